@@ -1,0 +1,228 @@
+"""The border between a job and everything outside it: what goes in on stdin, what comes out on stdout.
+
+On the straight line this stands between ``workers.runtimes`` (which writes the spec) and ``workers.collect`` (which
+reads the events). It is pure data on the standard library, so that both sides of the border can import it.
+
+In:  one line of JSON (:class:`AttemptSpec`), then exactly ``tar_bytes`` bytes of tar holding ``jobs/`` and
+     ``checkout/``, then one line of JSON per answer to an ``ask`` event.
+Out: one JSON object per line. Every event carries ``v`` (:data:`SCHEMA`) and ``t`` (its type, :data:`EVENTS`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = 1
+
+MODES = ("eager", "aot_eager", "inductor")
+TRACED_MODES = ("aot_eager", "inductor")
+TRANSPORTS = ("gloo", "nccl", "nccl-dispatch")
+WORLD_SIZES = (2, 4, 8)
+FAMILIES = ("exchange", "torch-itself", "attention", "tiled", "loss", "model", "engine", "autosp")
+
+DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+"""Types a tensor may travel in, with bytes per element."""
+
+ROLES = ("output", "grad", "input", "cotangent", "fd")
+"""What a tensor is evidence of.
+
+``output``     a result of the forward
+``grad``       the gradient of an input or parameter; absent data means that there was none
+``input``      the bytes of an input after the call, to show that it was left alone
+``cotangent``  the bytes of the incoming gradient after the call, for the same reason
+``fd``         one float64: this rank's part of the central difference of the subject's own forward along the
+               oracle's direction (from the subject), or that direction's own tensors (from the oracle)
+"""
+
+EVENTS = (
+    "hello", "phase", "oracle", "control", "subject", "tensor", "case", "stacks", "log", "ask", "bye",
+)  # fmt: skip
+TRUSTED_EVENTS = ("oracle", "control")
+"""Refused from the moment that subject code may have run."""
+
+RANK_STATUS = ("ok", "raised", "unsupported", "crash", "hang", "lost")
+"""How one rank ended one case. ``lost``: it was well, and retired because another rank was not."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps on what one attempt may say, in bytes."""
+
+    tensor_bytes: int = 4 * 2**20
+    job_bytes: int = 256 * 2**20
+    log_bytes: int = 2**20
+    line_bytes: int = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds. Each is inside the next; the case's starts at a barrier, after compilation."""
+
+    case_s: float = 20.0
+    compile_s: float = 240.0
+    import_s: float = 240.0
+    job_s: float = 1800.0
+    attempt_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class CaseInfo:
+    """One case as data: everything the service needs to plan it and to judge its evidence.
+
+    id        readable and stable: ``family/probe[param=value,…]``
+    version   raised by the author whenever inputs, oracle or parameters change; versions are never compared
+    sp        the sequence-parallel size, or 0 for "the whole world"; a case with ``sp`` runs only where the world
+              is larger
+    expect    ``values`` (agree with the oracle) or ``refusal`` (outside the contract: refused on every rank)
+    exact     the operation only moves data, so that every bit must be right
+    scale     the factor on the gradient that is this case's stated convention
+    dims      per tensor name, the names of its dimensions (for the block map)
+    summary   one sentence for people
+    """
+
+    id: str
+    version: int
+    family: str
+    probe: str
+    params: dict[str, str]
+    modes: tuple[str, ...]
+    dtype: str
+    sp: int = 0
+    expect: str = "values"
+    exact: bool = True
+    scale: float = 1.0
+    dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    summary: str = ""
+
+    def runs_at(self, world_size: int) -> bool:
+        """Whether this case exists at ``world_size``."""
+        return self.sp == 0 or (self.sp < world_size and world_size % self.sp == 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The case as plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CaseInfo:
+        """The inverse of :meth:`to_json`. Raises ContractError on a missing or unknown field."""
+        values = _exact_fields(cls, data)
+        values["modes"] = tuple(values["modes"])
+        values["dims"] = {name: tuple(dims) for name, dims in values["dims"].items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class ControlInfo:
+    """A control: an implementation of ours whose verdict is known beforehand.
+
+    id        ``family/name``
+    case      the id of the case whose inputs and oracle it uses
+    expected  the verdicts that are right for it, any one of them
+    """
+
+    id: str
+    family: str
+    case: str
+    modes: tuple[str, ...]
+    expected: tuple[str, ...]
+    summary: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The control as plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ControlInfo:
+        """The inverse of :meth:`to_json`. Raises ContractError on a missing or unknown field."""
+        values = _exact_fields(cls, data)
+        values["modes"] = tuple(values["modes"])
+        values["expected"] = tuple(values["expected"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """One cell of a job: the database key that events are stamped with, and what to run."""
+
+    cell: int
+    case: str
+    version: int
+    mode: str
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job of an attempt: a world size and its cells, in the order in which they run."""
+
+    job: int
+    world_size: int
+    cells: tuple[CellSpec, ...]
+
+
+@dataclass(frozen=True)
+class AttemptSpec:
+    """The line of JSON on stdin: all jobs of one checkout and runtime that share a container.
+
+    subject    the adapter's name (``deepspeed``), or that of a checkout that brings its own adapter
+    tar_bytes  the length of the tar that follows the line
+    """
+
+    attempt: str
+    subject: str
+    label: str
+    transport: str
+    jobs: tuple[JobSpec, ...]
+    tar_bytes: int = 0
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    limits: Limits = field(default_factory=Limits)
+
+    def line(self) -> bytes:
+        """The spec as the bytes of its line, newline included."""
+        data = {"schema": SCHEMA, **dataclasses.asdict(self)}
+        return json.dumps(data, separators=(",", ":"), sort_keys=True).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> AttemptSpec:
+        """The inverse of :meth:`line`. Raises ContractError, naming the field that is wrong."""
+        try:
+            data = json.loads(line)
+        except ValueError as error:
+            raise ContractError(f"the spec is not JSON: {error}") from error
+        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+            raise ContractError(f"the spec is not of schema {SCHEMA}")
+        values = _exact_fields(cls, data)
+        if values["transport"] not in TRANSPORTS:
+            raise ContractError(f"transport {values['transport']!r} is none of {', '.join(TRANSPORTS)}")
+        values["deadlines"] = Deadlines(**_exact_fields(Deadlines, values["deadlines"]))
+        values["limits"] = Limits(**_exact_fields(Limits, values["limits"]))
+        jobs = []
+        for job in values["jobs"]:
+            fields = _exact_fields(JobSpec, job)
+            cells = tuple(CellSpec(**_exact_fields(CellSpec, cell)) for cell in fields["cells"])
+            jobs.append(JobSpec(fields["job"], fields["world_size"], cells))
+        values["jobs"] = tuple(jobs)
+        return cls(**values)
+
+
+class ContractError(ValueError):
+    """What crossed the border does not have the agreed form."""
+
+
+def _exact_fields(cls: type, data: Any) -> dict[str, Any]:
+    """``data`` as keyword arguments of the dataclass ``cls``: none unknown, none missing without a default."""
+    if not isinstance(data, dict):
+        raise ContractError(f"{cls.__name__} is not an object")
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    unknown = sorted(set(data) - set(fields))
+    required = {
+        name
+        for name, f in fields.items()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    }
+    missing = sorted(required - set(data))
+    if unknown or missing:
+        raise ContractError(f"{cls.__name__}: unknown fields {unknown}, missing fields {missing}")
+    return dict(data)

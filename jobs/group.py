@@ -1,0 +1,365 @@
+"""A group of ranks as the launcher sees it: it gives them one case at a time, listens, and holds the deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.contract import RANK_STATUS, Deadlines, Limits
+from jobs.ranks import RankSetup
+from jobs.stream import LineReader, encode, write_all
+
+STACKS_GRACE_S = 1.5
+OTHERS_GRACE_S = 2.0
+"""How long the ranks of a group may take to answer once one of them raised or died."""
+ANSWER_FIELDS = ("status", "phase", "error", "reason", "changed", "seconds", "repeat_equal")
+
+
+@dataclass
+class RankState:
+    """One rank, from outside."""
+
+    pid: int
+    events: LineReader
+    commands: int
+    log: LineReader
+    stacks: Path
+    ready: bool = False
+    setup_error: dict[str, Any] | None = None
+    exit_status: int | None = None
+    waiting: bool = False
+    answer: dict[str, Any] | None = None
+    ended: bool = False
+    tensors: list[Any] = field(default_factory=list)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing more can come from this rank."""
+        return self.events.closed or self.exit_status is not None
+
+
+@dataclass
+class Outcome:
+    """How one cell ended in a group: per rank its answer and tensors; stacks where a deadline passed."""
+
+    ranks: list[dict[str, Any]]
+    tensors: list[list[Any]]
+    trace: dict[str, Any] | None
+    seconds: float
+    stacks: dict[int, str]
+
+
+class ZygoteLostError(Exception):
+    """The process that forks ranks is gone."""
+
+
+class Zygote:
+    """The launcher's end of the channel to a zygote."""
+
+    def __init__(self, pid: int, channel: socket.socket, log: LineReader, limits: Limits) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.log = log
+        self.limits = limits
+        self._lines = LineReader(channel.fileno(), limits.line_bytes)
+        self._exits: dict[int, int] = {}
+
+    def messages(self, wait: float) -> Iterator[dict[str, Any]]:
+        """Messages that arrive within ``wait`` seconds; exits of ranks are remembered and not yielded."""
+        select.select([self.channel], [], [], wait)
+        for line in self._lines.read():
+            try:
+                message = json.loads(line)
+                if message.get("z") == "exit":
+                    self._exits[int(message["pid"])] = int(message["status"])
+                    continue
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                # It runs a stranger's code: a message of another form means that it is no longer itself.
+                raise ZygoteLostError from error
+            yield message
+
+    def receive(self, kind: str, deadline: float) -> dict[str, Any]:
+        """The next message of ``kind``. Raises TimeoutError at ``deadline`` and ZygoteLostError when it is gone."""
+        while time.monotonic() < deadline:
+            for message in self.messages(0.05):
+                if message.get("z") == kind:
+                    return message
+            if self._lines.closed:
+                raise ZygoteLostError
+        raise TimeoutError
+
+    def exit_of(self, pid: int) -> int | None:
+        """The wait status of a rank that ended, if it has."""
+        for _ in self.messages(0):
+            pass
+        return self._exits.get(pid)
+
+    def close(self) -> None:
+        """Kill it and reap it; its ranks die with it."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        self.channel.close()
+        self.log.close()
+
+
+class Group:
+    """Ranks that share a process group. Once retired, it is of no more use."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        setups: list[RankSetup],
+        deadlines: Deadlines,
+        on_log: Callable[[int | None, bytes], None],
+    ) -> None:
+        self._zygote = zygote
+        self._deadlines = deadlines
+        self._on_log = on_log
+        self.world_size = len(setups)
+        self.usable = True
+        self._ranks = self._start(setups)
+
+    def _start(self, setups: list[RankSetup]) -> list[RankState]:
+        limit = self._zygote.limits.line_bytes
+        pipes = [[os.pipe() for _ in range(3)] for _ in setups]
+        theirs = [fd for events, commands, log in pipes for fd in (events[1], commands[0], log[1])]
+        order = {"ranks": [setup.to_json() for setup in setups]}
+        socket.send_fds(self._zygote.channel, [encode(order)], theirs)
+        for fd in theirs:
+            os.close(fd)
+        ranks = [
+            RankState(0, LineReader(events[0], limit), commands[1], LineReader(log[0], limit), Path(setup.stacks))
+            for (events, commands, log), setup in zip(pipes, setups, strict=True)
+        ]
+        deadline = time.monotonic() + self._deadlines.import_s
+        try:
+            pids = self._zygote.receive("started", deadline)["pids"]
+        except (ZygoteLostError, TimeoutError):
+            self.usable = False
+            return ranks
+        if not _believable(pids, len(ranks)):
+            self.usable = False
+            return ranks
+        for rank, pid in zip(ranks, pids, strict=True):
+            rank.pid = pid
+        self._ranks = ranks
+        self._listen(lambda: all(r.ready or r.gone for r in ranks), deadline)
+        self.usable = all(r.ready and r.setup_error is None for r in ranks)
+        return ranks
+
+    def setup_outcome(self) -> Outcome:
+        """The outcome of every cell of a group that never became usable."""
+        for rank in self._ranks:
+            if rank.setup_error is not None:
+                rank.answer = _answer("raised", "setup", error=rank.setup_error)
+            elif rank.ready or not rank.gone:
+                rank.answer = _answer("lost" if any(r.setup_error for r in self._ranks) else "hang", "setup")
+        return self._outcome(0.0, {})
+
+    def run(self, command: dict[str, Any], traced: bool) -> Outcome:
+        """Give every rank one case and wait for all of them, or for a deadline."""
+        began = time.monotonic()
+        for rank in self._ranks:
+            rank.waiting, rank.answer, rank.ended, rank.tensors = False, None, False, []
+            self._tell(rank, encode(command))
+        stacks: dict[int, str] = {}
+        if traced:
+            compiled = self._wait(lambda r: r.waiting or r.answer is not None, self._deadlines.compile_s)
+            stacks = {} if compiled else self._read_stacks()
+            if compiled and all(rank.waiting for rank in self._ranks):
+                for rank in self._ranks:
+                    rank.waiting = False
+                    self._tell(rank, b"\n")
+        if not stacks and not any(rank.waiting for rank in self._ranks):
+            answered = self._wait(lambda r: r.answer is not None, self._deadlines.case_s)
+            stacks = {} if answered else self._read_stacks()
+        if not stacks and all(rank.answer for rank in self._ranks):
+            # What follows an answer is only the try for one whole graph: the trace says so if it never ended.
+            self._wait(lambda r: r.ended, self._deadlines.case_s)
+        self._judge_usable()
+        return self._outcome(time.monotonic() - began, stacks)
+
+    def _tell(self, rank: RankState, data: bytes) -> None:
+        try:
+            write_all(rank.commands, data)
+        except BrokenPipeError:
+            rank.events.closed = True
+
+    def _wait(self, done: Callable[[RankState], bool], seconds: float) -> bool:
+        """Wait until every rank is done or gone. One that failed gives the others a short grace, not the deadline."""
+        deadline = time.monotonic() + seconds
+        if not self._listen(lambda: self._settled(done), deadline):
+            return False
+        if all(done(rank) or rank.gone for rank in self._ranks):
+            return True
+        self._listen(lambda: all(done(r) or r.gone for r in self._ranks), time.monotonic() + OTHERS_GRACE_S)
+        return True
+
+    def _settled(self, done: Callable[[RankState], bool]) -> bool:
+        failed = any(r.gone or (r.answer and r.answer["status"] != "ok") for r in self._ranks)
+        return failed or all(done(rank) for rank in self._ranks)
+
+    def _listen(self, until: Callable[[], bool], deadline: float) -> bool:
+        """Take in what the ranks say until ``until()`` holds (True) or the deadline passes (False)."""
+        while not until():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            readers = [r for rank in self._ranks for r in (rank.events, rank.log) if not r.closed]
+            if readers:
+                select.select([r.fd for r in readers], [], [], min(left, 0.25))
+            for number, rank in enumerate(self._ranks):
+                self._take(number, rank)
+            if not readers and not until():
+                return False
+        return True
+
+    def _take(self, number: int, rank: RankState) -> None:
+        for line in rank.log.read():
+            self._on_log(number, line)
+        for line in rank.events.read():
+            self._hear(rank, line)
+        if rank.exit_status is None and rank.pid:
+            status = self._zygote.exit_of(rank.pid)
+            if status is not None:
+                for line in rank.events.read():
+                    self._hear(rank, line)
+                rank.exit_status = status
+
+    def _hear(self, rank: RankState, line: bytes) -> None:
+        """One line of a rank, which runs a stranger's code: what is not of the agreed form ends the rank."""
+        try:
+            message = json.loads(line)
+            kind = message["e"]
+            if kind == "ready":
+                rank.ready, rank.setup_error = True, message["error"]
+            elif kind == "phase":
+                rank.waiting = True
+            elif kind == "tensor" and rank.answer is None:
+                rank.tensors.append(message["tensor"])
+            elif kind == "answered" and rank.answer is None and message["status"] in RANK_STATUS:
+                rank.answer = {name: message[name] for name in ANSWER_FIELDS} | {"trace": message["trace"]}
+            elif kind == "end" and rank.answer is not None:
+                rank.ended = True
+                rank.answer["trace"] = message["trace"]
+            else:
+                raise ValueError(kind)
+        except (ValueError, KeyError, TypeError):
+            rank.events.closed = True
+            rank.answer = None
+
+    def _read_stacks(self) -> dict[int, str]:
+        """Have every live rank write its Python stacks, and collect them."""
+        for rank in self._ranks:
+            if not rank.gone and rank.pid:
+                _kill(rank.pid, signal.SIGUSR1)
+        self._listen(lambda: False, time.monotonic() + STACKS_GRACE_S)
+        stacks = {}
+        for number, rank in enumerate(self._ranks):
+            text = rank.stacks.read_text(errors="replace") if rank.stacks.exists() else ""
+            stacks[number] = text or "(no stacks: the process was gone or did not answer)"
+        return stacks
+
+    def _judge_usable(self) -> None:
+        """Keep the group only if every rank is well, or all raised before any collective could be left half done."""
+        if not all(rank.ended and not rank.gone for rank in self._ranks):
+            self.usable = False
+            return
+        answers = [rank.answer or {} for rank in self._ranks]
+        raised = [answer for answer in answers if answer.get("status") == "raised"]
+        self.usable = not raised or (len(raised) == len(answers) and not any(map(_inside_a_collective, raised)))
+
+    def _outcome(self, seconds: float, stacks: dict[int, str]) -> Outcome:
+        ranks = []
+        someone_died = any(rank.gone and rank.answer is None for rank in self._ranks)
+        someone_raised = any(rank.answer and rank.answer["status"] == "raised" for rank in self._ranks)
+        trace = next((r.answer["trace"] for r in self._ranks if r.answer and r.answer.get("trace")), None)
+        for number, rank in enumerate(self._ranks):
+            answer = rank.answer
+            if answer is None and rank.gone:
+                self._await_exit(rank)
+                answer = _answer("crash", "run", reason=_death(rank))
+            elif answer is None:
+                # A rank that waits for one that died or raised is well; one that waits for nobody hangs.
+                answer = _answer("lost" if someone_died or someone_raised else "hang", "run")
+            ranks.append({"rank": number, **{name: answer[name] for name in ANSWER_FIELDS}})
+        tensors = [rank.tensors if rank.answer else [] for rank in self._ranks]
+        if trace is not None and not all(rank.ended for rank in self._ranks) and not someone_raised:
+            trace = {**trace, "fullgraph": trace.get("fullgraph") or "did not end"}
+        return Outcome(ranks, tensors, trace, round(seconds, 6), stacks)
+
+    def _await_exit(self, rank: RankState) -> None:
+        """A rank's pipe closes a moment before its parent learns how it died."""
+        deadline = time.monotonic() + OTHERS_GRACE_S
+        while rank.pid and rank.exit_status is None and time.monotonic() < deadline:
+            rank.exit_status = self._zygote.exit_of(rank.pid)
+            time.sleep(0.005)
+
+    def retire(self) -> None:
+        """Kill every rank and wait until it is gone."""
+        self.usable = False
+        for rank in self._ranks:
+            if rank.pid and rank.exit_status is None:
+                _kill(rank.pid, signal.SIGKILL)
+        for rank in self._ranks:
+            self._await_exit(rank)
+        for number, rank in enumerate(self._ranks):
+            if not rank.log.closed:
+                for line in rank.log.read():
+                    self._on_log(number, line)
+            rank.events.close()
+            rank.log.close()
+            os.close(rank.commands)
+
+
+def _answer(status: str, phase: str, **fields: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {
+        "error": None,
+        "reason": None,
+        "changed": [],
+        "seconds": 0.0,
+        "repeat_equal": None,
+        "trace": None,
+    }
+    return {**empty, "status": status, "phase": phase, **fields}
+
+
+def _death(rank: RankState) -> str:
+    if rank.events.overrun:
+        return "said more in one line than is allowed"
+    status = rank.exit_status
+    if status is None:
+        return "its event pipe was closed"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"killed by {signal.Signals(number).name}" if number in list(signal.Signals) else f"killed by {number}"
+    return f"exited with status {os.WEXITSTATUS(status)}"
+
+
+def _inside_a_collective(answer: dict[str, Any]) -> bool:
+    frames = (answer.get("error") or {}).get("frames") or []
+    return any(f["owner"] == "torch" and "distributed" in f["file"] for f in frames)
+
+
+def _believable(pids: Any, count: int) -> bool:
+    """Whether these may be the ranks: the sender runs a stranger's code, and what it names will be sent signals."""
+    return (
+        isinstance(pids, list)
+        and len(pids) == len({pid for pid in pids if isinstance(pid, int)}) == count
+        and all(pid > 1 and pid not in (os.getpid(), os.getppid()) for pid in pids)
+    )
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

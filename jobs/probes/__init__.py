@@ -1,0 +1,65 @@
+"""The families of probes: their cases and controls as data, and the modules that run them.
+
+On the straight line this stands inside jobs. ``python -m jobs --list`` prints what :func:`catalogue` and
+:func:`controls` return, and the service plans from it; neither imports torch. A family joins by one line in
+:data:`FAMILIES`: a module of definitions (``catalogue``, ``controls``) and a module that runs them (``build``,
+``build_control``, ``exercise``). The others of contract.FAMILIES take the same place when they are written.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from jobs.contract import CaseInfo, ControlInfo
+from jobs.probes.exchange import cases as exchange_cases
+from jobs.probes.exchange import controls as exchange_controls
+
+if TYPE_CHECKING:
+    import torch
+
+    from jobs.subject.base import RankContext, Subject
+
+FAMILIES: dict[str, tuple[Callable[[], tuple[CaseInfo, ...]], Callable[[], tuple[ControlInfo, ...]], str]] = {
+    "exchange": (exchange_cases.catalogue, exchange_controls.controls, "jobs.probes.exchange.run"),
+}
+"""Per family: its cases, its controls, and the name of the module that runs them (it imports torch)."""
+
+
+class Emit(Protocol):
+    """How a pass hands over a tensor: its role (contract.ROLES), its name, and None where there is none."""
+
+    def __call__(self, role: str, name: str, tensor: torch.Tensor | None, /) -> None:
+        """Hand over one tensor."""
+
+
+class RunModule(Protocol):
+    """What the module that runs a family offers."""
+
+    def build(self, case: CaseInfo, ctx: RankContext, subject: Subject) -> Callable[..., torch.Tensor]:
+        """The function under test: called with the case's inputs, and what a traced mode traces."""
+
+    def build_control(self, control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Callable[..., torch.Tensor]:
+        """The same with a control's implementation in the subject's place."""
+
+    def exercise(self, case: CaseInfo, ctx: RankContext, function: Callable[..., torch.Tensor], emit: Emit) -> None:
+        """One complete pass: fresh inputs, forward, backward, and everything emitted."""
+
+
+def catalogue() -> tuple[CaseInfo, ...]:
+    """Every case of every family, in the order in which they run."""
+    return tuple(case for cases, _, _ in FAMILIES.values() for case in cases())
+
+
+def controls() -> tuple[ControlInfo, ...]:
+    """Every control of every family."""
+    return tuple(control for _, controls_of, _ in FAMILIES.values() for control in controls_of())
+
+
+def module(family: str) -> RunModule | ModuleType:
+    """The module that runs ``family``; importing it imports torch."""
+    if family not in FAMILIES:
+        raise LookupError(f"no family is called {family!r}; there are {', '.join(FAMILIES)}")
+    return importlib.import_module(FAMILIES[family][2])

@@ -1,0 +1,64 @@
+"""The tensors that a rank hands to an exchange: values as the case defines them, laid out in memory as it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from jobs.contract import CaseInfo
+from jobs.probes.case import TensorSpec, direction_key, input_key
+from jobs.probes.exchange.shapes import Exchange, params_of
+from jobs.subject.base import RankContext
+from jobs.values import dtype_of, dyadic
+
+
+def _contiguous(drawn: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return drawn
+
+
+def _transposed(drawn: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    # The outermost dimensions swap places in memory, and so do the innermost ones.
+    order = (1, 0, *range(2, drawn.dim() - 2), drawn.dim() - 1, drawn.dim() - 2)
+    return drawn.permute(order).contiguous().permute(order)
+
+
+def _expanded(drawn: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return drawn.expand(shape)
+
+
+def _offset(drawn: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A window into a wider tensor, as a slice of a fused projection is."""
+    wide = torch.zeros((*shape[:-1], shape[-1] + 3), dtype=drawn.dtype, device=drawn.device)
+    window = wide.narrow(-1, 2, shape[-1])
+    window.copy_(drawn)
+    return window
+
+
+STRIDES: dict[str, Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]] = {
+    "contiguous": _contiguous,
+    "transposed": _transposed,
+    "expanded": _expanded,
+    "offset": _offset,
+}
+
+
+def make(case: CaseInfo, ctx: RankContext, step: int = 0) -> dict[str, torch.Tensor]:
+    """Fresh tensors by name: leaves that need a gradient, leaves that need none, and cotangents.
+
+    ``step`` moves the first kind that many times along its direction. Values stay exact: the sum of two dyadic values
+    fits in the eight bits of a bfloat16.
+    """
+    params = params_of(case)
+    return {spec.name: _tensor(case, params, spec, ctx, step) for spec in params.tensors(ctx.world_size, ctx.sp_rank)}
+
+
+def _tensor(case: CaseInfo, params: Exchange, spec: TensorSpec, ctx: RankContext, step: int) -> torch.Tensor:
+    drawn = dyadic(input_key(case, spec.name, ctx.rank), spec.drawn, torch.float64)
+    if step and spec.role == "input":
+        drawn = drawn + step * dyadic(direction_key(case, spec.name, ctx.rank), spec.drawn, torch.float64)
+    strides = {"cotangent": params.cotangent, "input": params.input, "frozen": params.input}[spec.role]
+    if spec.name == "u":
+        strides = "contiguous"
+    tensor = STRIDES[strides](drawn.to(dtype_of(case.dtype)).to(ctx.device), spec.shape)
+    return tensor.detach().requires_grad_(spec.role == "input")

@@ -1,0 +1,280 @@
+"""One rank: joins its group, then runs the cells that the launcher names, one after the other.
+
+It speaks to the launcher over three descriptors of its own: events out, commands in, and a log that stands in for
+stdout and stderr. What it says is evidence and never a verdict.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import datetime
+import faulthandler
+import gc
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs import facts, faults, probes
+from jobs.bootstrap import read_line
+from jobs.contract import TRACED_MODES, CaseInfo, ControlInfo
+from jobs.stream import encode, tensor_message, write_all
+from jobs.subject.base import RankContext, Subject, Unsupported
+from jobs.trace import Recorder
+
+PR_SET_PDEATHSIG = 1
+GROUP_TIMEOUT = datetime.timedelta(seconds=600)
+POISON_SIZES = (16, 64, 128, 256, 512, 1024, 4096, 16384)
+
+
+@dataclass(frozen=True)
+class RankSetup:
+    """What a rank is told before it starts.
+
+    store    a file that the ranks of the group meet through
+    sps      the sequence-parallel sizes in use, the world's own size among them
+    subject  the adapter's name, or "" for a group of controls, which load no subject
+    stacks   the file that faulthandler writes every thread's stack into
+    """
+
+    rank: int
+    world_size: int
+    transport: str
+    store: str
+    sps: tuple[int, ...]
+    subject: str
+    checkout: str
+    stacks: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The set-up as plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RankSetup:
+        """The inverse of :meth:`to_json`."""
+        return cls(**{**data, "sps": tuple(data["sps"])})
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent goes; never leave a rank behind."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(setup: RankSetup, events: int, commands: int, log: int, subject: Subject | None) -> None:
+    """Run one rank until its launcher closes ``commands``."""
+    die_with_parent()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    with Path(setup.stacks).open("w") as stacks:
+        faulthandler.enable(file=stacks)
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
+        rank = Rank(setup, events, commands, subject)
+        if rank.join():
+            while command := read_line(commands):
+                rank.run(json.loads(command))
+
+
+class Rank:
+    """The state that outlives a cell: the group, its contexts, and torch's switches as they should be."""
+
+    def __init__(self, setup: RankSetup, events: int, commands: int, subject: Subject | None) -> None:
+        self.setup = setup
+        self.subject = subject
+        self._events, self._commands = events, commands
+        self._contexts: dict[int, RankContext] = {}
+        self._cases = {case.id: case for case in probes.catalogue()}
+        self._controls = {control.id: control for control in probes.controls()}
+        self._state = facts.global_state()
+
+    def say(self, kind: str, **fields: Any) -> None:
+        """Send one line to the launcher."""
+        write_all(self._events, encode({"e": kind, **fields}))
+
+    def join(self) -> bool:
+        """Join the group and set up the subject; tells the launcher how it went."""
+        try:
+            self._make_groups()
+            if self.subject is not None:
+                self.subject.setup(list(self._contexts.values()))
+        except BaseException as error:  # noqa: BLE001 - the subject may raise anything, SystemExit included
+            self.say("ready", error=faults.describe(error, self.setup.checkout))
+            return False
+        # What the subject's set-up changes is its own doing once per group, not the next case's.
+        self._state = facts.global_state()
+        self.say("ready", error=None)
+        return True
+
+    def _make_groups(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        setup = self.setup
+        torch.set_num_threads(1)
+        store = dist.FileStore(setup.store, setup.world_size)
+        backend = "nccl" if setup.transport == "nccl" else "gloo"
+        dist.init_process_group(
+            backend, store=store, rank=setup.rank, world_size=setup.world_size, timeout=GROUP_TIMEOUT
+        )
+        for size in setup.sps:
+            self._contexts[size] = self._context(size, dist)
+
+    def _context(self, size: int, dist: Any) -> RankContext:
+        setup = self.setup
+        first = setup.rank - setup.rank % size
+        ranks = tuple(range(first, first + size))
+        if size == setup.world_size:
+            group = dist.group.WORLD
+        else:
+            # Every rank creates every group, in the same order: new_group is itself a collective.
+            groups = [dist.new_group(list(range(start, start + size))) for start in range(0, setup.world_size, size)]
+            group = groups[setup.rank // size]
+        return RankContext(
+            rank=setup.rank,
+            world_size=setup.world_size,
+            transport=setup.transport,
+            sp_size=size,
+            sp_rank=setup.rank - first,
+            group=group,
+            ranks=ranks,
+        )
+
+    def run(self, command: dict[str, Any]) -> None:
+        """Run one cell or control and say how it ended; nothing that it raises ends this process."""
+        case = self._cases[command["case"]]
+        control = self._controls[command["control"]] if command.get("control") else None
+        run = CellRun(self, case, control, command["mode"])
+        began = time.monotonic()
+        status, phase, error, reason = "ok", "run", None, None
+        try:
+            run.execute()
+        except Unsupported as unsupported:
+            status, phase, reason = "unsupported", run.phase, str(unsupported)
+        except BaseException as raised:  # noqa: BLE001 - the subject may raise anything, SystemExit included
+            status, phase, error = "raised", run.phase, faults.describe(raised, self.setup.checkout)
+        now = facts.global_state()
+        changed = facts.changes(self._state, now)
+        facts.restore(self._state, now)
+        for message in run.tensors:
+            self.say("tensor", tensor=message)
+        answer = {
+            "status": status,
+            "phase": phase,
+            "error": error,
+            "reason": reason,
+            "changed": changed,
+            "seconds": round(time.monotonic() - began, 6),
+            "repeat_equal": run.repeat_equal,
+        }
+        self.say("answered", **answer, trace=run.trace())
+        if status == "ok" and run.recorder is not None:
+            # After the answer: an attempt at one whole graph that hangs or crashes takes nothing with it.
+            run.try_fullgraph()
+        self.say("end", trace=run.trace())
+        del run
+        faults.forget_frames()
+        gc.collect()
+        poison_free_memory()
+
+    def barrier(self, phase: str) -> None:
+        """Wait until the launcher has seen every rank reach this point."""
+        self.say("phase", name=phase)
+        if not read_line(self._commands):
+            os._exit(0)
+
+
+class CellRun:
+    """One cell on one rank: built once, exercised twice, so that a run that differs from itself is seen."""
+
+    def __init__(self, rank: Rank, case: CaseInfo, control: ControlInfo | None, mode: str) -> None:
+        self.phase = "build"
+        self.repeat_equal: bool | None = None
+        self.recorder: Recorder | None = None
+        self.tensors: list[dict[str, Any]] = []
+        self._rank, self._case, self._control, self._mode = rank, case, control, mode
+        self._context = rank._contexts[case.sp or rank.setup.world_size]
+        self._module = probes.module(case.family)
+        self._function: Callable[..., Any] | None = None
+
+    def execute(self) -> None:
+        """Build the function, exercise it, and keep the tensors of the second pass."""
+        if self._control is not None:
+            function = self._module.build_control(self._control, self._case, self._context)
+        else:
+            assert self._rank.subject is not None  # noqa: S101 - groups with cells always have a subject
+            self._rank.subject.reset()
+            function = self._module.build(self._case, self._context, self._rank.subject)
+        self._function = function
+        if self._mode in TRACED_MODES:
+            self.recorder = Recorder(self._mode)
+            function = self.recorder.wrap(function)
+            self.phase = "compile"
+            first = self._exercise(function)
+            self._rank.barrier("compiled")
+        else:
+            self.phase = "run"
+            first = self._exercise(function)
+        self.phase = "repeat"
+        poison_free_memory()
+        self._reset_subject()
+        self.repeat_equal = first == self._exercise(function)
+        self.phase = "run"
+
+    def _reset_subject(self) -> None:
+        if self._control is None and self._rank.subject is not None:
+            self._rank.subject.reset()
+
+    def _exercise(self, function: Callable[..., Any]) -> str:
+        """One pass; what it emitted before it raised is kept, since a right forward before a fault is evidence."""
+        self.tensors = []
+
+        def keep(role: str, name: str, tensor: Any) -> None:
+            self.tensors.append(tensor_message(role, name, tensor))
+
+        self._module.exercise(self._case, self._context, function, keep)
+        return hashlib.sha256(json.dumps(self.tensors).encode()).hexdigest()
+
+    def try_fullgraph(self) -> None:
+        """See whether the function can be captured as one graph."""
+        function, recorder = self._function, self.recorder
+        if function is None or recorder is None:
+            return
+        self._reset_subject()
+        recorder.try_fullgraph(
+            function, lambda whole: self._module.exercise(self._case, self._context, whole, lambda *_: None)
+        )
+
+    def trace(self) -> dict[str, Any] | None:
+        """The tracer's facts, where there was a tracer."""
+        return self.recorder.facts() if self.recorder is not None else None
+
+
+def poison_free_memory() -> None:
+    """Fill freed buffers of the usual sizes with NaN, so that whatever reads memory that nobody wrote is seen."""
+    import torch
+
+    for size in POISON_SIZES:
+        buffers = [torch.full((size,), float("nan"), dtype=torch.float32) for _ in range(4)]
+        del buffers
+
+
+def spawned() -> None:
+    """Entry of a rank that was spawned instead of forked: ``python -m jobs --rank``, the set-up on argv."""
+    from jobs.subject import load_adapter
+
+    data = json.loads(sys.argv[2])
+    setup = RankSetup.from_json(data["setup"])
+    os.dup2(data["log"], 1)
+    os.dup2(data["log"], 2)
+    subject = load_adapter(setup.subject, setup.checkout)
+    subject.prepare_import(setup.checkout)
+    sys.path.insert(0, setup.checkout)
+    subject.load(setup.checkout)
+    main(setup, data["events"], data["commands"], data["log"], subject)

@@ -1,0 +1,113 @@
+"""Tracing a function under test, and what the tracer made of it: graphs, breaks, recompiles, collectives in graphs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+COLLECTIVE = re.compile(r"all_?to_?all|all_?gather|reduce_?scatter|all_?reduce|broadcast_|c10d|isend|irecv")
+BACKWARD_MODULES = ("torch.fx.experimental.symbolic_shapes",)
+"""What the first backward imports, traced or not: seconds, which no case's deadline should have to hold."""
+TRACER_MODULES = (
+    "torch._dynamo",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.compile_fx",
+    "sympy",
+)
+TEXT_LIMIT = 500
+
+
+def warm(modes: tuple[str, ...]) -> None:
+    """Import what backwards need, and the tracer where there are ``modes``: one small function compiled in each.
+
+    Forward only and under no_grad: after a backward in this process, autograd refuses to run in forked children.
+    """
+    import importlib
+
+    import torch
+
+    for name in BACKWARD_MODULES + (TRACER_MODULES if modes else ()):
+        importlib.import_module(name)
+    for mode in modes:
+        with torch.no_grad():
+            torch.compile(_small, backend=_backend(mode))(torch.ones(4))
+        torch._dynamo.reset()
+
+
+def _small(x: Any) -> Any:
+    return (x * 2 + 1).sin()
+
+
+def _backend(mode: str) -> Any:
+    from torch._dynamo.backends.registry import lookup_backend
+
+    return lookup_backend(mode)
+
+
+class Recorder:
+    """Compiles one function in one traced mode and keeps what the tracer did with it."""
+
+    def __init__(self, mode: str) -> None:
+        import torch
+
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        self._compile = _backend(mode)
+        self._graphs = 0
+        self._collectives: set[str] = set()
+        self.fullgraph: str | None = None
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, traced when it is first called."""
+        import torch
+
+        return torch.compile(function, backend=self._record)
+
+    def _record(self, graph: Any, inputs: list[Any]) -> Any:
+        self._graphs += 1
+        for module in graph.modules():
+            for node in getattr(getattr(module, "graph", None), "nodes", ()):
+                if node.op in ("call_function", "call_method", "call_module"):
+                    name = _name(node.target)
+                    if COLLECTIVE.search(name):
+                        self._collectives.add(name)
+        return self._compile(graph, inputs)
+
+    def try_fullgraph(self, function: Callable[..., Any], use: Callable[[Callable[..., Any]], None]) -> None:
+        """Capture ``function`` once more, forbidding breaks, and keep the outcome in ``fullgraph``.
+
+        The graph is run as it was captured: whether there can be one graph is a matter of the front end alone.
+        """
+        import torch
+
+        torch._dynamo.reset()
+        try:
+            use(torch.compile(function, backend="eager", fullgraph=True))
+            self.fullgraph = "ok"
+        except Exception as error:  # noqa: BLE001 - whatever the tracer raises is the answer
+            first = next(iter(str(error).strip().splitlines()), "")
+            self.fullgraph = f"{type(error).__name__}: {first}"[:TEXT_LIMIT]
+
+    def facts(self) -> dict[str, Any]:
+        """The ``trace`` field of a ``case`` event."""
+        import torch
+
+        counters = torch._dynamo.utils.counters
+        breaks = [{"reason": str(reason)[:TEXT_LIMIT], "where": ""} for reason in counters.get("graph_break", {})]
+        unique = int(counters.get("stats", {}).get("unique_graphs", self._graphs))
+        return {
+            "graphs": self._graphs,
+            "breaks": breaks,
+            "recompiles": max(0, self._graphs - unique),
+            "collective_in_graph": bool(self._collectives),
+            "collectives": sorted(self._collectives),
+            "fullgraph": self.fullgraph,
+        }
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    module = getattr(target, "__module__", "") or ""
+    return str(target) if "OpOverload" in type(target).__name__ else f"{module}.{getattr(target, '__name__', target)}"

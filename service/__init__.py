@@ -1,0 +1,1 @@
+"""The service: submissions, planning, judging, storing and reading back. Imports neither torch nor docker."""

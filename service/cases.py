@@ -1,0 +1,95 @@
+"""The catalogue of cases and controls, as ``jobs`` itself states it.
+
+On the straight line this stands beside ``service.matrix``, which takes the cases from here. The service knows of
+``jobs`` only its contract; so the list is asked for in a process of its own, with this interpreter and without torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jobs
+from jobs.contract import FAMILIES, CaseInfo, ContractError, ControlInfo
+from service.errors import GradmatrixError, UsageError, nearest
+from service.globs import matches
+
+SCHEMA = 1
+LIST_S = 60.0
+
+
+class CatalogueError(GradmatrixError):
+    """The cases could not be listed: the installation is broken, or a probe's definition is."""
+
+
+@dataclass(frozen=True)
+class CaseCatalogue:
+    """Everything that can be exercised, in the order in which ``jobs`` lists it."""
+
+    cases: tuple[CaseInfo, ...]
+    controls: tuple[ControlInfo, ...]
+
+    def select(self, globs: Sequence[str] = (), families: Sequence[str] = ()) -> tuple[CaseInfo, ...]:
+        """The cases that fit any of ``globs`` and are of any of ``families``; an empty list means all.
+
+        A glob is held against the whole id, and against the id without its parameters. Raises UsageError for a
+        glob or a family that fits nothing, naming the nearest known.
+        """
+        present = {case.family for case in self.cases}
+        for family in families:
+            if family not in present:
+                where = "has no cases yet" if family in FAMILIES else "is not known"
+                raise UsageError(f"family {family!r} {where}: {nearest(family, present)}")
+        chosen: set[str] = set()
+        for glob in globs:
+            fitting = {case.id for case in self.cases if any(matches(glob, name) for name in _names(case))}
+            if not fitting:
+                known = [case.id for case in self.cases] if "[" in glob else [_names(case)[1] for case in self.cases]
+                raise UsageError(f"no case fits {glob!r}: {nearest(glob, known)}")
+            chosen |= fitting
+        return tuple(
+            case
+            for case in self.cases
+            if (not globs or case.id in chosen) and (not families or case.family in families)
+        )
+
+
+def _names(case: CaseInfo) -> tuple[str, str]:
+    return case.id, case.id.partition("[")[0]
+
+
+def catalogue() -> CaseCatalogue:
+    """The catalogue of the installed ``jobs``. Raises CatalogueError."""
+    root = Path(str(jobs.__file__)).resolve().parents[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [sys.executable, "-W", "ignore", "-m", "jobs", "--list"]
+    try:
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, timeout=LIST_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CatalogueError(f"the cases cannot be listed: {error}") from error
+    if done.returncode != 0:
+        tail = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
+        raise CatalogueError("the cases cannot be listed:\n" + "\n".join(tail))
+    return parse(done.stdout)
+
+
+def parse(listing: bytes) -> CaseCatalogue:
+    """The catalogue in ``listing``. Raises CatalogueError where it has not the agreed form."""
+    try:
+        data: Any = json.loads(listing)
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise CatalogueError(f"the list of cases is not of schema {SCHEMA}")
+        cases = tuple(CaseInfo.from_json(item) for item in data["cases"])
+        controls = tuple(ControlInfo.from_json(item) for item in data["controls"])
+    except (ValueError, KeyError, TypeError, ContractError) as error:
+        raise CatalogueError(f"the list of cases cannot be read: {error}") from error
+    ids = [case.id for case in cases]
+    if twice := sorted({case_id for case_id in ids if ids.count(case_id) > 1}):
+        raise CatalogueError(f"the list of cases names some twice: {', '.join(twice)}")
+    return CaseCatalogue(cases, controls)

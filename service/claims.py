@@ -1,0 +1,115 @@
+"""What a claim is decided on: the queue, a host, its leases, and the choice. Plain data.
+
+On the straight line this stands between ``service.store`` (which reads these rows and writes the choice down) and
+``workers.choose`` (which decides and touches no database).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobs.contract import Deadlines
+
+LEASE_S = 60.0
+"""How long a claim holds without a beat."""
+BEAT_S = 5.0
+"""How often a worker renews its claims, and how often it looks for work that no message announced."""
+KILL_S = 45.0
+"""After so long without a renewal a worker kills its own container: before anyone else may claim the job."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a claim.
+
+    machine  the machine's boot, together with what its process ids are counted in; "" where that is unknown
+    pid      the process, and ``started`` its start time, since process ids are used again
+    """
+
+    machine: str
+    pid: int
+    started: str
+
+
+Alive = Callable[[Holder], "bool | None"]
+"""Whether a holder still runs; None where this process cannot know, for then only the lease counts."""
+
+
+@dataclass(frozen=True)
+class HostView:
+    """A host as a claim sees it.
+
+    devices     what it leases: GPU UUIDs, or ``cpu:0`` … where it offers slots
+    shares      whether a job larger than the host may run on all of it (CPU slots limit load, GPUs are ranks)
+    transports  what can run here
+    wall_cap_s  the longest that one container may live
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    holder: Holder
+    shares: bool = True
+    transports: tuple[str, ...] = ("gloo", "nccl-dispatch")
+    wall_cap_s: float = Deadlines().attempt_s
+
+    def demand(self, job: QueuedJob) -> int | None:
+        """How many devices ``job`` takes here, or None when it can never run here."""
+        if job.transport not in self.transports or not self.devices:
+            return None
+        if job.world_size <= len(self.devices):
+            return job.world_size
+        return len(self.devices) if self.shares else None
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job in the queue.
+
+    group           jobs with equal checkout and runtime may share a container
+    wall_s          the longest that it may run
+    reserved_for    the host that is being kept free for it, while ``reserved_until`` has not passed
+    """
+
+    id: int
+    checkout: int
+    runtime: int
+    transport: str
+    world_size: int
+    priority: int
+    queued_at: datetime
+    wall_s: float
+    reserved_for: str | None = None
+    reserved_until: datetime | None = None
+
+    @property
+    def group(self) -> tuple[int, int, str]:
+        """What all jobs of one container have in common."""
+        return (self.checkout, self.runtime, self.transport)
+
+
+@dataclass(frozen=True)
+class LeaseView:
+    """A device in use, and when its container must have ended by its wall limit."""
+
+    device: str
+    ends_at: datetime
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to claim now, and the blocked job that this host is kept free for.
+
+    jobs     in the order in which they run, one after the other; empty when nothing may start now
+    devices  one lease, as large as the largest of them
+    reserve  the id of the job that starts here as soon as enough devices are free
+    """
+
+    jobs: tuple[QueuedJob, ...] = ()
+    devices: tuple[str, ...] = ()
+    wall_s: float = 0.0
+    reserve: int | None = None
+
+
+Choose = Callable[[Sequence[QueuedJob], HostView, Sequence[LeaseView], datetime], Choice]

@@ -1,0 +1,216 @@
+"""Settings: one TOML file and environment variables; whatever is misspelt there is an error.
+
+On the straight line this stands before everything: the command line loads the settings once and hands them on.
+
+The file is ``$GRADMATRIX_CONFIG``, else ``config.toml`` in the home folder. A variable ``GRADMATRIX_<KEY>`` goes before
+the file's key of that name; of a table's key it is ``GRADMATRIX_<TABLE>__<KEY>``. ``Settings(...)`` itself reads
+neither, so that tests get what they write and nothing of the machine they run on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from platformdirs import user_data_dir
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from jobs.contract import Deadlines
+from service.errors import UsageError, nearest
+
+PREFIX = "GRADMATRIX_"
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+_TABLES = {"deadlines": Deadlines}
+
+
+class ConfigError(UsageError):
+    """The settings are wrong: a misspelt key, a value of the wrong form, or a file that cannot be read."""
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def _words(value: Any) -> Any:
+    """A list in an environment variable is written with commas or spaces; in the file it is a TOML list."""
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+def _default_home() -> Path:
+    return Path(user_data_dir("gradmatrix"))
+
+
+def _default_catalog() -> Path:
+    """``images/catalog.toml`` of this package: beside ``service`` in a clone, inside ``workers`` when installed."""
+    root = Path(__file__).resolve().parent.parent
+    beside = root / "images" / "catalog.toml"
+    return beside if beside.is_file() else root / "workers" / "images" / "catalog.toml"
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
+Seconds = Annotated[float, Field(gt=0)]
+Bytes = Annotated[int, Field(gt=0)]
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured, with its defaults.
+
+    home                where checkouts, runtimes, the package cache and the database lie
+    catalog             the catalogue of runtimes
+    variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
+    default_repository  the repository of a bare SHA
+    repositories        the only repositories that commits are taken from: https addresses or absolute local paths
+    archive_bytes       cap on an unpacked source archive, in all
+    archive_file_bytes  cap on one file in it
+    archive_files       cap on the number of its members
+    fetch_s             cap on the time of one download or git fetch
+    connect_s           how long an unreachable index may keep one waiting
+    cpu_slots           ranks that run at once on a host without GPUs; 0: one per core
+    deadlines           seconds per case, compilation, import, job and attempt
+    keep_package_cache  whether downloaded packages are kept for the next runtime
+    disk_spare_bytes    what building a runtime must leave free
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    home: AbsolutePath = Field(default_factory=_default_home)
+    catalog: AbsolutePath = Field(default_factory=_default_catalog)
+    variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
+    default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
+    repositories: Words = Field(default_factory=lambda data: (data["default_repository"],), validate_default=True)
+    archive_bytes: Bytes = 2**30
+    archive_file_bytes: Bytes = 64 * 2**20
+    archive_files: Annotated[int, Field(gt=0)] = 50_000
+    fetch_s: Seconds = 600.0
+    connect_s: Seconds = 15.0
+    cpu_slots: Annotated[int, Field(ge=0)] = 0
+    deadlines: Deadlines = Field(default_factory=Deadlines)
+    keep_package_cache: bool = True
+    disk_spare_bytes: Annotated[int, Field(ge=0)] = 2**30
+
+    @property
+    def slots(self) -> int:
+        """CPU slots of this host, with 0 replaced by what it means."""
+        return self.cpu_slots or os.cpu_count() or 1
+
+    @field_validator("default_repository", "repositories")
+    @classmethod
+    def _addresses(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for address in (value,) if isinstance(value, str) else value:
+            if not (address.startswith("https://") or Path(address).is_absolute()):
+                raise ValueError(f"{address!r} is neither an https:// address nor an absolute path")
+        return value
+
+    @field_validator("repositories")
+    @classmethod
+    def _holds_default(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
+        default = info.data.get("default_repository")
+        if default is not None and default not in value:
+            raise ValueError(
+                f"does not hold default_repository, {default!r}: add it, or set another default_repository"
+            )
+        return value
+
+    @field_validator("deadlines")
+    @classmethod
+    def _nested(cls, value: Deadlines) -> Deadlines:
+        if min(dataclasses.astuple(value)) <= 0:
+            raise ValueError("every deadline must be above 0 seconds")
+        if not value.case_s <= value.job_s <= value.attempt_s:
+            raise ValueError("case_s may not be above job_s, nor job_s above attempt_s: each is inside the next")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only the arguments: :func:`load_settings` is where file and environment come in."""
+        return (init_settings,)
+
+
+def load_settings() -> Settings:
+    """The settings of this process, read anew. Raises ConfigError, naming the nearest known key."""
+    _refuse_unknown(
+        (name for name in os.environ if name.startswith(PREFIX)), _known_variables(), "the environment variable"
+    )
+    path = _file()
+    from_file = _read(path) if path else {}
+    try:
+        from_environment = EnvSettingsSource(Settings)()
+        return Settings(**_merged(from_file, from_environment))
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(dict(entry), path) for entry in error.errors())) from None
+    except ValueError as error:  # a table given as one variable that is not JSON
+        raise ConfigError(f"an environment variable cannot be read: {error}") from None
+
+
+def _file() -> Path | None:
+    """The file to read: the named one, which then must exist, or the one in the home folder if it is there."""
+    if named := os.environ.get(CONFIG_VARIABLE):
+        return _absolute(Path(named))
+    home = os.environ.get(PREFIX + "HOME")
+    path = _absolute(Path(home) if home else _default_home()) / "config.toml"
+    return path if path.exists() else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's keys, all known; relative paths in it are relative to the file."""
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"the settings file {path} is not TOML: {error}") from None
+    _refuse_unknown(data, Settings.model_fields, f"{path}: the key")
+    for table, cls in _TABLES.items():
+        if isinstance(data.get(table), dict):
+            _refuse_unknown(
+                data[table], (field.name for field in dataclasses.fields(cls)), f"{path}: [{table}]: the key"
+            )
+    if "home" in data and not os.environ.get(CONFIG_VARIABLE):
+        raise ConfigError(f"{path}: home cannot be set in the file that is found through it; set {PREFIX}HOME")
+    for key in ("home", "catalog"):
+        if isinstance(data.get(key), str):
+            data[key] = path.parent / Path(data[key]).expanduser()
+    return data
+
+
+def _known_variables() -> list[str]:
+    tables = [f"{table}__{field.name}" for table, cls in _TABLES.items() for field in dataclasses.fields(cls)]
+    return [CONFIG_VARIABLE, *(PREFIX + name.upper() for name in [*Settings.model_fields, *tables])]
+
+
+def _refuse_unknown(names: Iterable[str], known: Iterable[str], what: str) -> None:
+    known = set(known)
+    wrong = [f"{what} {name} is not known: {nearest(name, known)}" for name in names if name not in known]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` over ``below``, tables key by key."""
+    both = dict(below)
+    for key, value in above.items():
+        under = both.get(key)
+        both[key] = {**under, **value} if isinstance(under, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _explain(entry: dict[str, Any], path: Path | None) -> str:
+    """One error of pydantic's in words of where the value was written."""
+    parts = [str(part) for part in entry["loc"]]
+    names = [PREFIX + "__".join(parts[:count]).upper() for count in (1, 2)]
+    written = next((name for name in reversed(names) if name in os.environ), None)
+    where = written or f"{path}: {'.'.join(parts)}"
+    return f"{where}: {entry['msg'].removeprefix('Value error, ')}"

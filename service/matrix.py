@@ -1,0 +1,187 @@
+"""The matrix: axes, exclusions and inclusions become jobs and cells. Pure.
+
+On the straight line this stands between ``service.subjects`` (which found the checkouts) and ``service.store``
+(which keeps the plan, less what is already known).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobs.contract import MODES, TRANSPORTS, WORLD_SIZES, CaseInfo
+from service.errors import UsageError, nearest
+from service.globs import matches
+
+if TYPE_CHECKING:
+    from service.catalog import RuntimeSpec
+    from service.subjects import Checkout
+
+Rule = Mapping[str, str | int]
+"""Values or globs per axis (:data:`AXES`); a cell falls under the rule where all of them fit."""
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A case in a mode."""
+
+    case_id: str
+    version: int
+    mode: str
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """The cells of one checkout and runtime (by digest) at one transport and world size."""
+
+    checkout: str
+    runtime: str
+    transport: str
+    world_size: int
+    cells: tuple[PlannedCell, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, and the definition of every case that occurs in it."""
+
+    jobs: tuple[PlannedJob, ...]
+    cases: tuple[CaseInfo, ...]
+
+    @property
+    def cells(self) -> int:
+        """How many cells there are in all."""
+        return sum(len(job.cells) for job in self.jobs)
+
+
+class _Point(NamedTuple):
+    checkout: Checkout
+    runtime: RuntimeSpec
+    world_size: int
+    case: CaseInfo
+    mode: str
+
+
+AXES: dict[str, Callable[[_Point], tuple[str, ...]]] = {
+    "checkout": lambda p: (p.checkout.label, p.checkout.digest),
+    "torch": lambda p: (p.runtime.torch, p.runtime.name),
+    "world_size": lambda p: (str(p.world_size),),
+    "family": lambda p: (p.case.family,),
+    "case": lambda p: (p.case.id, p.case.id.partition("[")[0]),
+    "mode": lambda p: (p.mode,),
+}
+"""What a rule may speak of, and the names that a cell has on each axis."""
+
+
+def plan(
+    checkouts: Sequence[Checkout],
+    runtimes: Sequence[RuntimeSpec],
+    transport: str,
+    world_sizes: Sequence[int],
+    cases: Sequence[CaseInfo],
+    modes: Sequence[str],
+    *,
+    include: Sequence[Rule] = (),
+    exclude: Sequence[Rule] = (),
+) -> Plan:
+    """All cells of the axes, without those under any rule of ``exclude``, with those under any rule of ``include``.
+
+    An inclusion is stronger than every exclusion, and may name a world size or a mode that the axes leave out: that
+    is how one runtime gets one more mode. On the axes that it does not name it is held to what was asked for.
+    A case exists only in its own modes and at the world sizes that hold its sequence-parallel size.
+    Raises UsageError on unknown values, on rules that fit nothing, and when no cell remains.
+    """
+    _check_axes(checkouts, runtimes, transport, world_sizes, cases, modes)
+    space = [_Point(*point) for point in product(checkouts, runtimes, WORLD_SIZES, cases, MODES)]
+    space = list({_key(point): point for point in space if _exists(point)}.values())  # no cell twice
+    for rule in (*include, *exclude):
+        _check_rule(rule, space)
+    chosen = [p for p in space if _asked(p, world_sizes, modes) and not any(_under(rule, p) for rule in exclude)]
+    if include:
+        kept = set(map(_key, chosen))
+        chosen = [p for p in space if _key(p) in kept or any(_included(r, p, world_sizes, modes) for r in include)]
+    if not chosen:
+        raise UsageError(
+            "nothing to run: no case that was asked for exists in mode "
+            f"{', '.join(modes)} at world size {', '.join(map(str, world_sizes))} and outside every exclusion"
+        )
+    wanted = {(point.case.id, point.case.version) for point in chosen}
+    return Plan(tuple(_jobs(chosen, transport)), tuple(c for c in cases if (c.id, c.version) in wanted))
+
+
+def _exists(point: _Point) -> bool:
+    return point.mode in point.case.modes and point.case.runs_at(point.world_size)
+
+
+def _key(p: _Point) -> tuple[str, str, int, str, int, str]:
+    return (p.checkout.digest, p.runtime.digest, p.world_size, p.case.id, p.case.version, p.mode)
+
+
+def _under(rule: Rule, point: _Point) -> bool:
+    return all(_fits(axis, value, point) for axis, value in rule.items())
+
+
+def _fits(axis: str, value: str | int, point: _Point) -> bool:
+    return any(matches(str(value), name) for name in AXES[axis](point))
+
+
+def _asked(point: _Point, world_sizes: Sequence[int], modes: Sequence[str]) -> bool:
+    return point.world_size in world_sizes and point.mode in modes
+
+
+def _included(rule: Rule, point: _Point, world_sizes: Sequence[int], modes: Sequence[str]) -> bool:
+    size_fits = "world_size" in rule or point.world_size in world_sizes
+    return size_fits and ("mode" in rule or point.mode in modes) and _under(rule, point)
+
+
+def _jobs(points: Sequence[_Point], transport: str) -> Iterator[PlannedJob]:
+    """The points as jobs, in their order: by checkout, runtime, world size."""
+    jobs: dict[tuple[str, str, int], list[PlannedCell]] = {}
+    for point in points:
+        cells = jobs.setdefault((point.checkout.digest, point.runtime.digest, point.world_size), [])
+        cells.append(PlannedCell(point.case.id, point.case.version, point.mode))
+    for (checkout, runtime, world_size), cells in jobs.items():
+        yield PlannedJob(checkout, runtime, transport, world_size, tuple(cells))
+
+
+def _check_axes(
+    checkouts: Sequence[Checkout],
+    runtimes: Sequence[RuntimeSpec],
+    transport: str,
+    world_sizes: Sequence[int],
+    cases: Sequence[CaseInfo],
+    modes: Sequence[str],
+) -> None:
+    axes: dict[str, Sequence[object]] = {
+        "checkout": checkouts,
+        "runtime": runtimes,
+        "world size": world_sizes,
+        "case": cases,
+        "mode": modes,
+    }
+    for name, values in axes.items():
+        if not values:
+            raise UsageError(f"no {name} was asked for")
+    known: dict[str, tuple[Sequence[object], Sequence[object]]] = {
+        "transport": ([transport], TRANSPORTS),
+        "world size": (world_sizes, WORLD_SIZES),
+        "mode": (modes, MODES),
+    }
+    for name, (asked, possible) in known.items():
+        for value in asked:
+            if value not in possible:
+                raise UsageError(f"unknown {name} {value}: {nearest(str(value), map(str, possible))}")
+
+
+def _check_rule(rule: Rule, space: Sequence[_Point]) -> None:
+    """Refuse a rule that can never fit: a misspelt exclusion would silently exclude nothing."""
+    if not rule:
+        raise UsageError(f"an empty rule would fit every cell; name at least one of {', '.join(AXES)}")
+    for axis, value in rule.items():
+        if axis not in AXES:
+            raise UsageError(f"unknown axis {axis!r} in a rule: {nearest(axis, AXES)}")
+        if not any(_fits(axis, value, point) for point in space):
+            names = {AXES[axis](point)[0] for point in space}
+            raise UsageError(f"the rule {axis}={value} fits nothing here: {nearest(str(value), names)}")

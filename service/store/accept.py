@@ -1,0 +1,178 @@
+"""Answers come in: each completed cell once, in a transaction of its own, guarded by fence and state.
+
+On the straight line this stands between ``workers.collect`` and ``service.judge`` (which made evidence and judgement)
+and everything that reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from jobs.contract import Limits
+from service.models import Attempt, AttemptBlob, Blob, Cell, ControlResult, Evidence, Job, Result, ResultBlob
+from service.store.sql import AlreadyAccepted, StaleFence, StoreError, held_job, insert_missing, pack, utcnow
+
+if TYPE_CHECKING:
+    from service.evidence import Blob as BlobFound
+    from service.evidence import Evidence as EvidenceFound
+    from service.judge import Judgement
+
+BLOB_BYTES = Limits().tensor_bytes
+"""Cap on one blob; of a text that is longer its end is kept."""
+BLOBS_BYTES = 32 * 2**20
+"""Cap on all blobs of a result together."""
+TEXT_KINDS = frozenset({"log", "stacks"})
+
+
+def accept(
+    session: Session,
+    *,
+    job: int,
+    fence: int,
+    attempt: int,
+    cell: int,
+    judgement: Judgement,
+    evidence: EvidenceFound,
+    blobs: Sequence[BlobFound] = (),
+    seconds: float = 0.0,
+    now: datetime | None = None,
+) -> int:
+    """Store the answer to one cell and count it; the result's id.
+
+    Raises StaleFence where the job is no longer held under ``fence``, AlreadyAccepted where this job has answered
+    the cell before, and StoreError where the cell is not one of the job's.
+    """
+    row = _held(session, job, fence, attempt)
+    found = session.get(Cell, cell)
+    if found is None or found.job_id != job:
+        raise StoreError(f"cell {cell} is not one of job {job}")
+    before = sa.select(Result.id).join(Attempt).where(Result.cell_id == cell, Attempt.job_id == job)
+    if session.scalars(before).first() is not None:
+        raise AlreadyAccepted(f"cell {cell} has an answer from job {job} already")
+    result = Result(
+        cell_id=cell,
+        attempt_id=attempt,
+        verdict=str(judgement.verdict),
+        policy_version=judgement.policy_version,
+        forward_ok=judgement.forward_ok,
+        signature=judgement.signature or "",
+        detail=judgement.detail or "",
+        worst_tensor=judgement.worst_tensor,
+        error=judgement.error,
+        alpha=judgement.alpha,
+        nonzero_got=judgement.nonzero_got,
+        nonzero_expected=judgement.nonzero_expected,
+        evidence_digest=_evidence(session, evidence),
+        seconds=seconds,
+        created_at=now or utcnow(),
+    )
+    session.add(result)
+    session.flush()
+    _link(session, ResultBlob, {"result_id": result.id}, blobs)
+    found.result_id = result.id
+    row.counts = {**row.counts, result.verdict: row.counts.get(result.verdict, 0) + 1}
+    row.cells_done += 1
+    row.failures, row.state = 0, "running"
+    session.flush()
+    return result.id
+
+
+def record_control(
+    session: Session,
+    *,
+    job: int,
+    fence: int,
+    attempt: int,
+    control: str,
+    mode: str,
+    world_size: int,
+    stage: str,
+    judgement: Judgement,
+    as_expected: bool,
+    evidence: EvidenceFound | None = None,
+) -> int:
+    """Store what a control answered; ``stage`` is before or after the subject was imported."""
+    _held(session, job, fence, attempt)
+    row = ControlResult(
+        attempt_id=attempt,
+        control=control,
+        mode=mode,
+        world_size=world_size,
+        stage=stage,
+        verdict=str(judgement.verdict),
+        as_expected=as_expected,
+        detail=judgement.detail or "",
+        policy_version=judgement.policy_version,
+        evidence_digest=None if evidence is None else _evidence(session, evidence),
+    )
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def record_attempt_facts(
+    session: Session,
+    *,
+    job: int,
+    fence: int,
+    attempt: int,
+    facts: dict[str, Any],
+    blobs: Sequence[BlobFound] = (),
+) -> None:
+    """Add to what is known of an attempt; a fact that is said again replaces the older one."""
+    _held(session, job, fence, attempt)
+    row = session.get_one(Attempt, attempt)
+    row.facts = {**row.facts, **facts}
+    last = session.scalar(sa.select(sa.func.max(AttemptBlob.position)).where(AttemptBlob.attempt_id == attempt))
+    _link(session, AttemptBlob, {"attempt_id": attempt}, blobs, first=0 if last is None else last + 1)
+    session.flush()
+
+
+def _held(session: Session, job: int, fence: int, attempt: int) -> Job:
+    row = held_job(session, job, fence)
+    found = session.get(Attempt, attempt)
+    if found is None or (found.job_id, found.fence) != (job, fence):
+        raise StaleFence(f"attempt {attempt} is not the one that holds job {job} under fence {fence}")
+    return row
+
+
+def _evidence(session: Session, evidence: EvidenceFound) -> str:
+    data = evidence.canonical()
+    digest = hashlib.sha256(data).hexdigest()
+    insert_missing(session, Evidence, [{"digest": digest, "size": len(data), "data": pack(data)}], ["digest"])
+    return digest
+
+
+def _link(
+    session: Session,
+    table: type[ResultBlob] | type[AttemptBlob],
+    owner: dict[str, int],
+    blobs: Sequence[BlobFound],
+    first: int = 0,
+) -> None:
+    """Keep ``blobs`` and say whose they are. What is over a cap is named with its size, without its bytes."""
+    room = BLOBS_BYTES
+    for position, blob in enumerate(blobs, first):
+        data: bytes | None = blob.data
+        meta = dict(blob.meta)
+        if len(blob.data) > BLOB_BYTES:
+            data = blob.data[-BLOB_BYTES:] if blob.kind in TEXT_KINDS else None
+            meta["cut"] = True
+        if data is not None and len(data) > room:
+            data = None
+        digest = None
+        if data is not None:
+            room -= len(data)
+            digest = hashlib.sha256(data).hexdigest()
+            insert_missing(session, Blob, [{"digest": digest, "size": len(data), "data": pack(data)}], ["digest"])
+        name = str(meta.pop("name", None) or blob.kind)
+        row = table(**owner, position=position, kind=blob.kind, name=name, rank=blob.rank)
+        row.size, row.meta, row.digest = len(blob.data), meta, digest
+        session.add(row)
+    session.flush()

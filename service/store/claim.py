@@ -1,0 +1,208 @@
+"""Claims: a job goes to one host, under a new fence, with all of its devices or none.
+
+On the straight line this is the database's half of ``workers.loop``; what is claimed is decided by the pure choice
+that the loop passes in.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from jobs.contract import FAMILIES, MODES, CellSpec
+from service.claims import LEASE_S, Choice, Choose, HostView, LeaseView, QueuedJob
+from service.models import (
+    HELD,
+    Attempt,
+    CaseVersion,
+    Cell,
+    Checkout,
+    GpuLease,
+    Host,
+    Job,
+    Result,
+    Runtime,
+    SubmissionJob,
+)
+from service.store.held import reclaim
+from service.store.settle import settle_job
+from service.store.sql import insert_missing, lock, touched, utcnow
+from service.store.views import Claim, ClaimedJob
+
+
+class _LostRaceError(Exception):
+    """Another host was faster."""
+
+
+def claim(
+    session: Session, host: HostView, choose: Choose, now: datetime | None = None, *, only: int | None = None
+) -> Claim | None:
+    """Claim what ``choose`` picks for ``host``, or nothing. Jobs whose lease ran out anywhere are queued again first.
+
+    ``only`` limits the queue to the jobs that one submission waits for.
+    """
+    now = now or utcnow()
+    lock(session, f"host:{host.name}")
+    reclaim(session, now)
+    host_id = _seen(session, host, now)
+    choice = choose(_queue(session, only), host, _leases(session, host_id), now)
+    _reserve(session, choice.reserve, host_id, now)
+    if not choice.jobs:
+        return None
+    try:
+        with session.begin_nested():
+            return _take(session, choice, host, host_id, now)
+    except (_LostRaceError, sa.exc.IntegrityError):
+        return None  # all or none: the savepoint took back what had been claimed already
+
+
+def _seen(session: Session, host: HostView, now: datetime) -> int:
+    values = {"devices": len(host.devices), "seen_at": now}
+    insert_missing(session, Host, [{"name": host.name, **values}], ["name"])
+    touched(session, sa.update(Host).where(Host.name == host.name).values(**values))
+    return session.scalars(sa.select(Host.id).where(Host.name == host.name)).one()
+
+
+def _queue(session: Session, only: int | None) -> list[QueuedJob]:
+    query = (
+        sa.select(Job, Host.name)
+        .outerjoin(Host, Host.id == Job.reserved_host_id)
+        .where(Job.state == "queued")
+        .order_by(Job.priority.desc(), Job.queued_at, Job.id)
+    )
+    if only is not None:
+        query = query.join(SubmissionJob, SubmissionJob.job_id == Job.id).where(SubmissionJob.submission_id == only)
+    return [
+        QueuedJob(
+            id=job.id,
+            checkout=job.checkout_id,
+            runtime=job.runtime_id,
+            transport=job.transport,
+            world_size=job.world_size,
+            priority=job.priority,
+            queued_at=job.queued_at,
+            wall_s=job.wall_s,
+            reserved_for=reserved,
+            reserved_until=job.reserved_until,
+        )
+        for job, reserved in session.execute(query)
+    ]
+
+
+def _leases(session: Session, host_id: int) -> list[LeaseView]:
+    found = session.execute(sa.select(GpuLease.device, GpuLease.ends_at).where(GpuLease.host_id == host_id))
+    return [LeaseView(device, ends_at) for device, ends_at in found]
+
+
+def _reserve(session: Session, job: int | None, host_id: int, now: datetime) -> None:
+    """Keep the host free for ``job`` for as long as a beat may take; the next look at the queue says it again."""
+    touched(
+        session,
+        sa.update(Job)
+        .where(Job.state == "queued", Job.reserved_host_id == host_id, Job.id != (job or 0))
+        .values(reserved_host_id=None, reserved_until=None),
+    )
+    if job is not None:
+        until = now + timedelta(seconds=LEASE_S)
+        touched(
+            session,
+            sa.update(Job)
+            .where(Job.id == job, Job.state == "queued")
+            .values(reserved_host_id=host_id, reserved_until=until),
+        )
+
+
+def _take(session: Session, choice: Choice, host: HostView, host_id: int, now: datetime) -> Claim:
+    container, until = uuid.uuid4().hex, now + timedelta(seconds=LEASE_S)
+    ends_at = now + timedelta(seconds=choice.wall_s)
+    for device in choice.devices:
+        session.add(GpuLease(host_id=host_id, device=device, container=container, lease_until=until, ends_at=ends_at))
+    session.flush()
+    claimed = tuple(_take_job(session, job.id, host, host_id, container, until, now) for job in choice.jobs)
+    for job in choice.jobs:
+        settle_job(session, job.id, now)
+    first = choice.jobs[0]
+    checkout, runtime = session.get_one(Checkout, first.checkout), session.get_one(Runtime, first.runtime)
+    return Claim(
+        container=container,
+        checkout=checkout.digest,
+        subject=checkout.subject,
+        label=checkout.label,
+        runtime=runtime.digest,
+        runtime_name=runtime.name,
+        transport=first.transport,
+        devices=choice.devices,
+        wall_s=choice.wall_s,
+        jobs=claimed,
+    )
+
+
+def _take_job(
+    session: Session, job: int, host: HostView, host_id: int, container: str, until: datetime, now: datetime
+) -> ClaimedJob:
+    statement = (
+        sa.update(Job)
+        .where(Job.id == job, Job.state == "queued")
+        .values(
+            fence=Job.fence + 1,
+            state="leased",
+            lease_until=until,
+            host_id=host_id,
+            container=container,
+            reserved_host_id=None,
+            reserved_until=None,
+        )
+    )
+    if touched(session, statement) != 1:
+        raise _LostRaceError
+    fence, world_size = session.execute(sa.select(Job.fence, Job.world_size).where(Job.id == job)).one()
+    attempt = Attempt(job_id=job, fence=fence, container=container, host_id=host_id, state="running", note="", facts={})
+    attempt.machine, attempt.pid, attempt.pid_started = host.holder.machine, host.holder.pid, host.holder.started
+    attempt.started_at = now
+    session.add(attempt)
+    session.flush()
+    return ClaimedJob(job, fence, attempt.id, world_size, _unanswered(session, job))
+
+
+def _unanswered(session: Session, job: int) -> tuple[CellSpec, ...]:
+    """The job's cells that none of its attempts has answered, a family and a mode at a time."""
+    answered = (
+        sa.select(Result.id)
+        .join(Attempt, Attempt.id == Result.attempt_id)
+        .where(Result.cell_id == Cell.id, Attempt.job_id == job)
+    )
+    found = session.execute(
+        sa.select(Cell.id, CaseVersion.case_id, CaseVersion.version, Cell.mode, CaseVersion.family)
+        .join(CaseVersion, CaseVersion.id == Cell.case_version_id)
+        .where(Cell.job_id == job, ~answered.exists())
+    )
+    order = sorted(found, key=lambda row: (_place(FAMILIES, row.family), _place(MODES, row.mode), row.id))
+    return tuple(CellSpec(row.id, row.case_id, row.version, row.mode) for row in order)
+
+
+def _place(words: tuple[str, ...], word: str) -> int:
+    return words.index(word) if word in words else len(words)
+
+
+def beat(session: Session, *, jobs: Iterable[tuple[int, int]], now: datetime | None = None) -> set[int]:
+    """Renew the leases of ``jobs`` (each with its fence); the answer is those that must stop at once.
+
+    These were cancelled, or claimed anew because their lease had run out: nothing is accepted for them any more.
+    """
+    now = now or utcnow()
+    until = now + timedelta(seconds=LEASE_S)
+    stop: set[int] = set()
+    for job, fence in sorted(jobs):
+        held = (Job.id == job, Job.fence == fence, Job.state.in_(HELD))
+        if touched(session, sa.update(Job).where(*held).values(lease_until=until)) != 1:
+            stop.add(job)
+            continue
+        container = sa.select(Job.container).where(Job.id == job).scalar_subquery()
+        touched(session, sa.update(GpuLease).where(GpuLease.container == container).values(lease_until=until))
+        seen = sa.select(Job.host_id).where(Job.id == job).scalar_subquery()
+        touched(session, sa.update(Host).where(Host.id == seen).values(seen_at=now))
+    return stop

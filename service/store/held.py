@@ -1,0 +1,156 @@
+"""What becomes of a claimed job: started, given back, finished, cancelled, or taken from a holder that is gone.
+
+On the straight line this follows ``service.store.claim``; ``workers.loop`` calls it, and ``reclaim`` whoever looks
+at the queue next.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.claims import Alive, Holder
+from service.models import LIVE, Attempt, GpuLease, Job, Result, Submission, SubmissionJob
+from service.store.settle import settle_job
+from service.store.sql import StaleFence, StoreError, held_job, touched, utcnow
+
+MAX_FAILURES = 3
+"""Claims in a row that may end without one new answer, before a job is given up."""
+
+
+def start(session: Session, job: int, fence: int, now: datetime | None = None) -> None:
+    """The container has come to this job. Raises StaleFence."""
+    held_job(session, job, fence).state = "running"
+    session.flush()
+    settle_job(session, job, now or utcnow())
+
+
+def release(session: Session, job: int, fence: int, reason: str = "", now: datetime | None = None) -> str:
+    """Give the job back unfinished, of one's own will (Ctrl-C, shutdown): no failure. The job's new state."""
+    return _leave(session, job, fence, "released", reason, failed=False, now=now or utcnow())
+
+
+def requeue(session: Session, job: int, fence: int, reason: str, now: datetime | None = None) -> str:
+    """Give the job back because its attempt failed. After :data:`MAX_FAILURES` without a new answer it is given up."""
+    return _leave(session, job, fence, "lost", reason, failed=True, now=now or utcnow())
+
+
+def finish(session: Session, job: int, fence: int, reason: str = "", now: datetime | None = None) -> str:
+    """End the job. Where cells still lack an answer it counts as :func:`requeue`. The job's new state."""
+    return _leave(session, job, fence, "done", reason, failed=True, now=now or utcnow())
+
+
+def _leave(session: Session, job: int, fence: int, how: str, reason: str, *, failed: bool, now: datetime) -> str:
+    try:
+        row = held_job(session, job, fence)
+    except StaleFence:
+        return _leave_cancelled(session, job, fence, now)
+    attempt = session.scalars(sa.select(Attempt).where(Attempt.job_id == job, Attempt.fence == fence)).one()
+    missing = row.cells_total - row.cells_done
+    attempt.state, attempt.ended_at = how, now
+    attempt.note = reason or (f"ended with {missing} cells unanswered" if missing and failed else "")
+    row.failures += int(bool(missing) and failed)
+    row.lease_until = row.container = row.host_id = None
+    if missing and row.failures < MAX_FAILURES:
+        row.state, row.note = "queued", attempt.note
+    else:
+        row.state, row.finished_at = "done", now
+        row.note = f"given up with {missing} cells unanswered: {attempt.note}" if missing else ""
+    session.flush()
+    _free(session, attempt.container)
+    settle_job(session, job, now)
+    return row.state
+
+
+def _leave_cancelled(session: Session, job: int, fence: int, now: datetime) -> str:
+    """The worker of a cancelled job has stopped: its devices are free. Raises StaleFence for any other stale job."""
+    attempt = session.scalars(sa.select(Attempt).where(Attempt.job_id == job, Attempt.fence == fence)).one_or_none()
+    row = session.get_one(Job, job)
+    if row.state != "cancelled" or attempt is None or attempt.state != "running" or row.fence != fence:
+        raise StaleFence(f"job {job} is {row.state} under fence {row.fence}: fence {fence} holds nothing")
+    attempt.state, attempt.ended_at = "cancelled", now
+    row.lease_until = None
+    session.flush()
+    _free(session, attempt.container)
+    return row.state
+
+
+def _free(session: Session, container: str) -> None:
+    """Give the devices back once no attempt of the container runs any more."""
+    running = sa.select(Attempt.id).where(Attempt.container == container, Attempt.state == "running")
+    if session.scalars(running.limit(1)).first() is None:
+        touched(session, sa.delete(GpuLease).where(GpuLease.container == container))
+
+
+def cancel(session: Session, submission: int, now: datetime | None = None) -> list[int]:
+    """Cancel a submission, and the live jobs that no other waits for. Answered cells keep their answers.
+
+    The jobs' workers are told by their next beat; the answer is the jobs that were cancelled.
+    """
+    now = now or utcnow()
+    mine = sa.select(SubmissionJob.job_id).where(SubmissionJob.submission_id == submission)
+    # jobs before submissions, as everywhere: two that lock in different orders could wait for each other
+    jobs = session.scalars(
+        sa.select(Job).where(Job.id.in_(mine), Job.state.in_(LIVE)).order_by(Job.id).with_for_update()
+    ).all()
+    row = session.get(Submission, submission, with_for_update=True)
+    if row is None:
+        raise StoreError(f"there is no submission {submission}")
+    if row.state in ("done", "cancelled"):
+        return []
+    row.state, row.finished_at = "cancelled", now
+    session.flush()
+    waited_for = set(
+        session.scalars(
+            sa.select(SubmissionJob.job_id)
+            .join(Submission)
+            .where(SubmissionJob.job_id.in_(mine), Submission.state.not_in(("done", "cancelled")))
+        )
+    )
+    jobs = [job for job in jobs if job.id not in waited_for]
+    for job in jobs:
+        job.state, job.finished_at, job.note = "cancelled", now, "cancelled"
+    session.flush()
+    return [job.id for job in jobs]
+
+
+def reclaim(session: Session, now: datetime | None = None, alive: Alive | None = None) -> list[int]:
+    """Queue again the jobs whose holder is gone: by its lease, or at once where ``alive`` says that it is dead.
+
+    The answer is the jobs that are queued again. With ``alive`` this is how a killed run is taken up by the next
+    process on the same machine without waiting for its lease.
+    """
+    now = now or utcnow()
+    found = session.execute(
+        sa.select(Attempt, Job)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Attempt.state == "running")
+        .order_by(Job.id)
+        .with_for_update()
+    ).all()
+    again: list[int] = []
+    for attempt, job in found:
+        holder = Holder(attempt.machine, attempt.pid, attempt.pid_started)
+        expired = job.lease_until is None or job.lease_until < now
+        if not expired and (alive is None or alive(holder) is not False):
+            continue
+        reason = "its lease ran out" if expired else f"its process {holder.pid} is gone"
+        if _leave(session, job.id, attempt.fence, "lost", reason, failed=True, now=now) == "queued":
+            again.append(job.id)
+    running = sa.select(Attempt.container).where(Attempt.state == "running")
+    touched(session, sa.delete(GpuLease).where(GpuLease.container.not_in(running)))  # held for nobody
+    return again
+
+
+def recount(session: Session, job: Job) -> None:
+    """Set the counts of ``job`` from its results, for imports bring some that no transaction here accepted."""
+    found = session.execute(
+        sa.select(Result.verdict, sa.func.count(Result.cell_id.distinct()))
+        .join(Attempt, Attempt.id == Result.attempt_id)
+        .where(Attempt.job_id == job.id)
+        .group_by(Result.verdict)
+    )
+    job.counts = {row.verdict: row[1] for row in found}
+    job.cells_done = sum(job.counts.values())

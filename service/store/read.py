@@ -1,0 +1,189 @@
+"""Reading back: submissions with how far they are, and their cells with their current answers.
+
+On the straight line this is what ``service.compare``, ``service.dashboard`` and the command line read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.models import (
+    LIVE,
+    Attempt,
+    CaseVersion,
+    Cell,
+    Checkout,
+    Host,
+    Job,
+    Result,
+    Runtime,
+    Submission,
+    SubmissionCell,
+    SubmissionCheckout,
+    SubmissionJob,
+)
+from service.store.sql import StoreError
+from service.store.views import CellRow, JobView, SubmissionView
+
+ANSWER: tuple[str, ...] = ("verdict", "forward_ok", "signature", "detail", "worst_tensor", "error", "alpha")
+ANSWER += ("nonzero_got", "nonzero_expected", "evidence_digest", "policy_version", "seconds")
+"""What a row shows of the cell's current result."""
+
+
+def submission(session: Session, submission_id: int) -> SubmissionView:
+    """One submission. Raises StoreError where there is none."""
+    row = session.get(Submission, submission_id)
+    if row is None:
+        last = session.scalar(sa.select(sa.func.max(Submission.id)))
+        raise StoreError(
+            f"there is no submission {submission_id}; " + (f"the newest is {last}" if last else "none yet")
+        )
+    return _view(session, row)
+
+
+def submissions(session: Session, limit: int = 20) -> list[SubmissionView]:
+    """The newest submissions, newest first."""
+    rows = session.scalars(sa.select(Submission).order_by(Submission.id.desc()).limit(limit)).all()
+    return [_view(session, row) for row in rows]
+
+
+def unfinished_submission(session: Session) -> SubmissionView | None:
+    """The newest submission that is neither done nor cancelled: what a killed run left behind."""
+    live = sa.select(Submission).where(Submission.state.in_(("resolving", "queued", "running")))
+    row = session.scalars(live.order_by(Submission.id.desc()).limit(1)).first()
+    return None if row is None else _view(session, row)
+
+
+def _view(session: Session, row: Submission) -> SubmissionView:
+    columns = ("id", "key", "state", "requester", "reason", "priority", "request", "created_at", "finished_at")
+    counts: Counter[str] = Counter()
+    cells = 0
+    for job_state, same_job, verdict, count in session.execute(_states(row.id)):
+        cells += count
+        if _due(job_state, bool(same_job), verdict) is None:
+            counts[verdict] += count
+    return SubmissionView(
+        **{name: getattr(row, name) for name in columns},
+        cells=cells,
+        done=counts.total(),
+        jobs=jobs_of(session, row.id),
+        counts=dict(counts),
+    )
+
+
+def _states(submission_id: int) -> sa.Select[*tuple[Any, ...]]:
+    same_job = Attempt.job_id == Cell.job_id
+    return (
+        sa.select(Job.state, same_job, Result.verdict, sa.func.count())
+        .select_from(SubmissionCell)
+        .join(Cell, Cell.id == SubmissionCell.cell_id)
+        .outerjoin(Job, Job.id == Cell.job_id)
+        .outerjoin(Result, Result.id == Cell.result_id)
+        .outerjoin(Attempt, Attempt.id == Result.attempt_id)
+        .where(SubmissionCell.submission_id == submission_id)
+        .group_by(Job.state, same_job, Result.verdict)
+    )
+
+
+def _due(job_state: str | None, same_job: bool, verdict: str | None) -> str | None:
+    """The state of a cell without a current answer; None when it has one.
+
+    While the cell's job is live only that job's own answer counts; an older one is history then.
+    """
+    if job_state in LIVE:
+        return None if same_job and verdict is not None else job_state
+    if verdict is not None:
+        return None
+    return "cancelled" if job_state == "cancelled" else "missing"
+
+
+def jobs_of(session: Session, submission_id: int) -> tuple[JobView, ...]:
+    """The jobs that a submission waits for, its own and shared ones."""
+    found = session.execute(
+        sa.select(Job, Checkout.digest, Runtime, Host.name)
+        .join(SubmissionJob, SubmissionJob.job_id == Job.id)
+        .join(Checkout, Checkout.id == Job.checkout_id)
+        .join(Runtime, Runtime.id == Job.runtime_id)
+        .outerjoin(Host, Host.id == Job.host_id)
+        .where(SubmissionJob.submission_id == submission_id)
+        .order_by(Job.id)
+    )
+    columns = ("id", "state", "transport", "world_size", "priority", "fence", "cells_total", "cells_done", "note")
+    return tuple(
+        JobView(
+            **{name: getattr(job, name) for name in columns},
+            checkout=checkout,
+            runtime=runtime.name,
+            torch=runtime.torch,
+            host=host,
+            counts=dict(job.counts),
+        )
+        for job, checkout, runtime, host in found
+    )
+
+
+def cells_of(session: Session, submission_id: int, *, only_latest: bool = True) -> list[CellRow]:
+    """The cells of a submission, checkouts in the order asked for, then by runtime, world size, case and mode.
+
+    ``only_latest=False`` gives one row per answer ever stored for a cell, oldest first, instead of the current one.
+    """
+    submission(session, submission_id)
+    query = (
+        cell_query(only_latest=only_latest)
+        .add_columns(SubmissionCheckout.label)
+        .join(SubmissionCell, SubmissionCell.cell_id == Cell.id)
+        .join(
+            SubmissionCheckout,
+            sa.and_(
+                SubmissionCheckout.submission_id == SubmissionCell.submission_id,
+                SubmissionCheckout.checkout_id == Cell.checkout_id,
+            ),
+        )
+        .where(SubmissionCell.submission_id == submission_id)
+        .order_by(SubmissionCheckout.position, Cell.runtime_id, Cell.world_size, CaseVersion.id, Cell.mode, Result.id)
+    )
+    return [cell_row(row, label=row.label, only_latest=only_latest) for row in session.execute(query)]
+
+
+def cell_query(*, only_latest: bool = True) -> sa.Select[*tuple[Any, ...]]:
+    """Cells with everything that a :class:`CellRow` shows."""
+    on = Result.id == Cell.result_id if only_latest else Result.cell_id == Cell.id
+    return (
+        sa.select(Cell, Checkout, Runtime, CaseVersion, Job.state.label("job_state"), Result, Attempt.job_id)
+        .join(Checkout, Checkout.id == Cell.checkout_id)
+        .join(Runtime, Runtime.id == Cell.runtime_id)
+        .join(CaseVersion, CaseVersion.id == Cell.case_version_id)
+        .outerjoin(Job, Job.id == Cell.job_id)
+        .outerjoin(Result, on)
+        .outerjoin(Attempt, Attempt.id == Result.attempt_id)
+    )
+
+
+def cell_row(row: Any, *, label: str | None = None, only_latest: bool = True) -> CellRow:
+    """A row of :func:`cell_query`, as people see it."""
+    cell, checkout, runtime, case, result = row.Cell, row.Checkout, row.Runtime, row.CaseVersion, row.Result
+    verdict = None if result is None else result.verdict
+    due = _due(row.job_state, row.job_id == cell.job_id, verdict)
+    if not only_latest and result is not None:
+        due = None
+    return CellRow(
+        cell=cell.id,
+        job=cell.job_id,
+        state=due or "done",
+        subject=checkout.subject,
+        checkout=checkout.digest,
+        label=label or checkout.label,
+        torch=runtime.torch,
+        runtime=runtime.name,
+        transport=cell.transport,
+        world_size=cell.world_size,
+        case=case.case_id,
+        version=case.version,
+        family=case.family,
+        mode=cell.mode,
+        **({} if due or result is None else {name: getattr(result, name) for name in ANSWER}),
+    )

@@ -1,0 +1,34 @@
+"""How far submissions are, after something happened to their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.models import LIVE, Job, Submission, SubmissionJob
+
+
+def settle(session: Session, submissions: Iterable[int], now: datetime) -> None:
+    """Bring the state of ``submissions`` up to date with their jobs'."""
+    for submission in sorted(set(submissions)):
+        row = session.get(Submission, submission, with_for_update=True)
+        if row is None or row.state in ("done", "cancelled"):
+            continue
+        states = set(
+            session.scalars(
+                sa.select(Job.state).join(SubmissionJob).where(SubmissionJob.submission_id == submission).distinct()
+            )
+        )
+        if not states & set(LIVE):
+            row.state, row.finished_at = "done", now
+        else:
+            row.state = "queued" if states == {"queued"} else "running"
+    session.flush()
+
+
+def settle_job(session: Session, job: int, now: datetime) -> None:
+    """The same for every submission that waits for ``job``."""
+    settle(session, session.scalars(sa.select(SubmissionJob.submission_id).where(SubmissionJob.job_id == job)), now)

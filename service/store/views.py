@@ -1,0 +1,189 @@
+"""What the store hands out: frozen rows, detached from the database.
+
+On the straight line this stands between ``service.store`` and everything that shows or runs what is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jobs.contract import CellSpec
+
+
+@dataclass(frozen=True)
+class BlobView:
+    """A stored blob without its bytes; ``digest`` is None where they were over the cap and not kept."""
+
+    kind: str
+    name: str
+    rank: int | None
+    size: int
+    meta: dict[str, Any]
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class ClaimedJob:
+    """A job to run under ``fence``, with the cells that still lack an answer, in the order in which they run."""
+
+    job: int
+    fence: int
+    attempt: int
+    world_size: int
+    cells: tuple[CellSpec, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Jobs of one container, and all the devices it may use.
+
+    container  names this execution; all its attempts carry it
+    checkout   the digest; ``runtime`` is the digest too, beside its name
+    wall_s     the longest that the container may live
+    """
+
+    container: str
+    checkout: str
+    subject: str
+    label: str
+    runtime: str
+    runtime_name: str
+    transport: str
+    devices: tuple[str, ...]
+    wall_s: float
+    jobs: tuple[ClaimedJob, ...]
+
+
+@dataclass(frozen=True)
+class SubmissionView:
+    """A submission and how far it is.
+
+    cells, done    its cells, and those with an answer
+    jobs           what it waits for, own and shared
+    counts         its answered cells per verdict
+    """
+
+    id: int
+    key: str
+    state: str
+    requester: str
+    reason: str
+    priority: int
+    request: dict[str, Any]
+    created_at: datetime
+    finished_at: datetime | None
+    cells: int
+    done: int
+    jobs: tuple[JobView, ...]
+    counts: dict[str, int]
+
+    @property
+    def live(self) -> bool:
+        """Whether anything of it is still to be run."""
+        return self.state not in ("done", "cancelled")
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job and how far it is; ``counts`` holds its answered cells per verdict."""
+
+    id: int
+    state: str
+    checkout: str
+    runtime: str
+    torch: str
+    transport: str
+    world_size: int
+    priority: int
+    fence: int
+    host: str | None
+    cells_total: int
+    cells_done: int
+    counts: dict[str, int]
+    note: str
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """A cell with its current answer.
+
+    state    of its job while the answer is due, else ``done`` (answered), ``cancelled`` or ``missing`` (its job
+             ended without an answer)
+    verdict  None until the job that is due has answered: an older answer is history then
+    label    the name under which the submission asked for the checkout
+    """
+
+    cell: int
+    job: int | None
+    state: str
+    subject: str
+    checkout: str
+    label: str
+    torch: str
+    runtime: str
+    transport: str
+    world_size: int
+    case: str
+    version: int
+    family: str
+    mode: str
+    verdict: str | None = None
+    forward_ok: bool | None = None
+    signature: str = ""
+    detail: str = ""
+    worst_tensor: str | None = None
+    error: float | None = None
+    alpha: float | None = None
+    nonzero_got: int | None = None
+    nonzero_expected: int | None = None
+    evidence_digest: str | None = None
+    policy_version: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class ControlRow:
+    """What a control answered in an attempt."""
+
+    control: str
+    mode: str
+    world_size: int
+    stage: str
+    verdict: str
+    as_expected: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """One execution of a cell's job; ``verdict`` is what it answered for that cell, if it did.
+
+    facts  what the container said about itself: torch, flags, how the subject was loaded, phases
+    """
+
+    attempt: int
+    job: int
+    fence: int
+    container: str
+    host: str
+    state: str
+    note: str
+    started_at: datetime
+    ended_at: datetime | None
+    verdict: str | None
+    facts: dict[str, Any]
+    controls: tuple[ControlRow, ...]
+    blobs: tuple[BlobView, ...]
+
+
+@dataclass(frozen=True)
+class CellDetail:
+    """Everything about one cell. ``evidence`` is the JSON document of its current result, {} without one."""
+
+    row: CellRow
+    info: dict[str, Any]
+    evidence: dict[str, Any]
+    blobs: tuple[BlobView, ...]
+    attempts: tuple[AttemptView, ...]

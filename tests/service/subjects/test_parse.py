@@ -1,0 +1,87 @@
+"""What people write, and what they are told when it is not right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.config import Settings
+from service.subjects import UnknownSubject, parse_subject
+
+HTTPS = "https://host.invalid/owner/name"
+
+
+@pytest.fixture
+def allowed(settings: Settings, tmp_path: Path) -> Settings:
+    (tmp_path / "repo").mkdir()
+    return settings.model_copy(update={"default_repository": HTTPS, "repositories": (HTTPS, str(tmp_path / "repo"))})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "fields"),
+    [
+        ("deepspeed==0.18.3", "release", {"name": "deepspeed", "version": "0.18.3"}),
+        (" Deep_Speed == 0.18.3rc1 ", "release", {"name": "deep-speed", "version": "0.18.3rc1"}),
+        ("1f2e3d4", "commit", {"repository": HTTPS, "ref": "1f2e3d4"}),
+        ("1F2E3D4" + "a" * 33, "commit", {"repository": HTTPS, "ref": "1f2e3d4" + "a" * 33}),
+        (f"git+{HTTPS}@main", "commit", {"repository": HTTPS, "ref": "main"}),
+        (f"git+{HTTPS}.git@feature/x-1.0", "commit", {"repository": HTTPS, "ref": "feature/x-1.0"}),
+        ("git+https://HOST.invalid/owner/name/@v0.1", "commit", {"repository": HTTPS, "ref": "v0.1"}),
+    ],
+)
+def test_forms(allowed: Settings, text: str, kind: str, fields: dict[str, str]) -> None:
+    request = parse_subject(text, allowed)
+    assert request.kind == kind
+    assert {name: getattr(request, name) for name in fields} == fields
+
+
+def test_folders(allowed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "abcdef1").mkdir()
+    for text in ("repo", "./repo", str(tmp_path / "repo")):
+        request = parse_subject(text, allowed)
+        assert (request.kind, request.path) == ("path", (tmp_path / "repo").resolve())
+    assert parse_subject("abcdef1", allowed).kind == "commit", "hex digits are a commit; ./abcdef1 is the folder"
+    assert parse_subject("./abcdef1", allowed).kind == "path"
+    local = parse_subject(f"git+file://{tmp_path}/repo@main", allowed)
+    assert (local.kind, local.repository) == ("commit", str(tmp_path / "repo"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "right would be"),
+        ("deepspeed", "name one exact version: deepspeed==VERSION"),
+        ("deepspeed>=0.18", "name one exact version: deepspeed==VERSION"),
+        ("deepspeed=0.18", "name one exact version: deepspeed==VERSION"),
+        ("deepsped", "did you mean deepspeed"),
+        ("deepspeed==latest", "'latest' is no version"),
+        ("deepspeed==0.18.*", "no version"),
+        ("1f2e3d", "right would be"),
+        ("./rep", "no such folder; did you mean repo"),
+        ("./file", "is a file; a folder is needed"),
+        (HTTPS, r"git\+https"),
+        (f"git+{HTTPS}", "REF being a branch, a tag or a SHA"),
+        (f"git+{HTTPS}@", "REF being"),
+        (f"git+{HTTPS}@--upload-pack=x", "REF being"),
+        (f"git+{HTTPS}@a..b", "REF being"),
+        (
+            "git+https://host.invalid/owner/nam@main",
+            "not on the allow-list.*did you mean https://host.invalid/owner/name",
+        ),
+        ("git+file:///etc@main", "not on the allow-list"),
+        ("git+ssh://git@host.invalid/owner/name@main", "ssh:// is not allowed"),
+        ("git+http://host.invalid/owner/name@main", "http:// is not allowed"),
+        ("git+ext::sh -c touch /@main", "REF being|not allowed"),
+        ("git+https://me:secret@host.invalid/owner/name@main", "no user and no password"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_would_be_right(
+    allowed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UnknownSubject, match=words) as raised:
+        parse_subject(text, allowed)
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,79 @@
+"""The catalogue of cases: asked for in a process of its own, read as input that may be wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from service import cases
+from service.errors import UsageError
+from tests.support.stored import case
+
+KNOWN = cases.CaseCatalogue(
+    (case("dim0"), case("dim1"), case("seq", modes=("eager",)), case("token", family="loss")), controls=()
+)
+
+
+def listing(**changes: object) -> bytes:
+    data = {"schema": 1, "cases": [info.to_json() for info in KNOWN.cases], "controls": []}
+    return json.dumps({**data, **changes}).encode()
+
+
+def test_the_installed_cases_are_listed_without_torch() -> None:
+    found = cases.catalogue()
+    assert {info.family for info in found.cases} >= {"exchange"}
+    assert {control.family for control in found.controls} >= {"exchange"}
+    assert "torch" not in sys.modules
+    known = {info.id: info for info in found.cases}
+    assert all(set(control.modes) <= set(known[control.case].modes) for control in found.controls)
+
+
+def test_a_listing_survives_the_way_there_and_back() -> None:
+    assert cases.parse(listing()) == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("globs", "families", "names"),
+    [
+        ([], [], ["dim0", "dim1", "seq", "token"]),
+        (["exchange/dim?"], [], ["dim0", "dim1"]),
+        (["loss/*", "exchange/dim1[dtype=float32]"], [], ["dim1", "token"]),
+        (["*[dtype=float32]"], ["loss"], ["token"]),
+        ([], ["loss", "exchange"], ["dim0", "dim1", "seq", "token"]),
+    ],
+)
+def test_selection(globs: list[str], families: list[str], names: list[str]) -> None:
+    assert [info.params["n"] for info in KNOWN.select(globs, families)] == names
+
+
+@pytest.mark.parametrize(
+    ("globs", "families", "message"),
+    [
+        (["exchange/dim2"], [], "no case fits 'exchange/dim2': did you mean exchange/dim"),
+        (["exchange/dim0[dtype=float23]"], [], r"did you mean exchange/dim0\[dtype=float32\]"),
+        (["exchange/dim0", "x"], [], "no case fits 'x': known: exchange/dim0"),
+        ([], ["exchang"], "family 'exchang' is not known: did you mean exchange"),
+        ([], ["attention"], "family 'attention' has no cases yet"),
+    ],
+)
+def test_what_fits_nothing_is_named(globs: list[str], families: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        KNOWN.select(globs, families)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (b"", "cannot be read"),
+        (b"[]", "not of schema 1"),
+        (listing(schema=2), "not of schema 1"),
+        (listing(cases=[{}]), "missing fields"),
+        (listing(cases=[KNOWN.cases[0].to_json()] * 2), r"names some twice: exchange/dim0\[dtype=float32\]"),
+        (json.dumps({"schema": 1, "cases": []}).encode(), "controls"),
+    ],
+)
+def test_a_bad_listing_is_refused(bad: bytes, message: str) -> None:
+    with pytest.raises(cases.CatalogueError, match=message):
+        cases.parse(bad)

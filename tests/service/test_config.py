@@ -1,0 +1,114 @@
+"""Settings: the file, the environment, their order, and errors that name the nearest known word."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.config import ConfigError, Settings, load_settings
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("GRADMATRIX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GRADMATRIX_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def _write(text: str) -> Path:
+        path = tmp_path / "home" / "config.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+        return path
+
+    return _write
+
+
+def test_defaults_without_file_or_variables(tmp_path: Path) -> None:
+    settings = load_settings()
+    assert settings.home == tmp_path / "home"
+    assert settings.catalog.is_file()
+    assert settings.repositories == (settings.default_repository,)
+    assert settings.slots == (os.cpu_count() or 1)
+    assert not settings.home.exists(), "loading settings creates nothing"
+
+
+def test_the_environment_goes_before_the_file_key_by_key(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("cpu_slots = 3\narchive_files = 7\n[deadlines]\ncase_s = 5\njob_s = 50\n")
+    monkeypatch.setenv("GRADMATRIX_CPU_SLOTS", "9")
+    monkeypatch.setenv("GRADMATRIX_DEADLINES__JOB_S", "60")
+    settings = load_settings()
+    assert (settings.cpu_slots, settings.slots, settings.archive_files) == (9, 9, 7)
+    assert (settings.deadlines.case_s, settings.deadlines.job_s) == (5.0, 60.0)
+
+
+def test_arguments_alone_read_nothing_of_the_machine(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("archive_files = 7")
+    monkeypatch.setenv("GRADMATRIX_CPU_SLOTS", "9")
+    assert (Settings().cpu_slots, Settings().archive_files) == (0, 50_000)
+
+
+def test_a_named_file_may_set_home_and_paths_relative_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "etc" / "mine.toml"
+    path.parent.mkdir()
+    path.write_text('home = "data"\ncatalog = "../c.toml"', "utf-8")
+    monkeypatch.delenv("GRADMATRIX_HOME")
+    monkeypatch.setenv("GRADMATRIX_CONFIG", str(path))
+    settings = load_settings()
+    assert settings.home == tmp_path / "etc" / "data"
+    assert settings.catalog.resolve() == tmp_path / "c.toml"
+
+
+def test_lists_in_variables_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADMATRIX_DEFAULT_REPOSITORY", "/srv/a.git")
+    monkeypatch.setenv("GRADMATRIX_REPOSITORIES", "/srv/a.git, https://example.org/b.git")
+    assert load_settings().repositories == ("/srv/a.git", "https://example.org/b.git")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("GRADMATRIX_CPU_SLOT", "1", ["GRADMATRIX_CPU_SLOT is not known", "GRADMATRIX_CPU_SLOTS"]),
+        ("GRADMATRIX_DEADLINES__CASES", "1", ["GRADMATRIX_DEADLINES__CASES is", "GRADMATRIX_DEADLINES__CASE_S"]),
+        ("GRADMATRIX_CPU_SLOTS", "many", ["GRADMATRIX_CPU_SLOTS", "integer"]),
+        ("GRADMATRIX_DEADLINES__CASE_S", "soon", ["GRADMATRIX_DEADLINES__CASE_S", "number"]),
+        ("GRADMATRIX_DEADLINES__CASE_S", "99999", ["case_s may not be above job_s"]),
+        ("GRADMATRIX_DEADLINES__CASE_S", "0", ["above 0"]),
+        ("GRADMATRIX_DEADLINES", "nonsense", ["environment variable", "deadlines"]),
+        ("GRADMATRIX_REPOSITORIES", "https://example.org/b.git", ["does not hold default_repository"]),
+        ("GRADMATRIX_DEFAULT_REPOSITORY", "http://example.org/b.git", ["GRADMATRIX_DEFAULT_REPOSITORY", "https://"]),
+        ("GRADMATRIX_CONFIG", "/nonexistent/g.toml", ["/nonexistent/g.toml", "No such file"]),
+    ],
+)
+def test_wrong_variables_are_named(variable: str, value: str, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert all(part in str(caught.value) for part in said), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("archive_byte = 1", ["archive_byte is not known", "archive_bytes"]),
+        ("[deadlines]\ncase = 1", ["[deadlines]", "case is not known", "case_s"]),
+        ("archive_bytes = -1", ["archive_bytes", "greater than 0"]),
+        ("archive_bytes == 1", ["is not TOML", "line 1"]),
+        ('home = "/elsewhere"', ["home cannot be set", "GRADMATRIX_HOME"]),
+        ('deadlines = "long"', ["deadlines"]),
+    ],
+)
+def test_wrong_keys_are_named_with_their_file(text: str, said: list[str], write: Write) -> None:
+    path = write(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert all(part in str(caught.value) for part in [str(path), *said]), str(caught.value)

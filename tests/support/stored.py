@@ -1,0 +1,160 @@
+"""Small real things to store: checkouts, runtimes, cases, evidence, judgements, and a host that claims them."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from jobs.contract import CaseInfo
+from service import store
+from service.catalog import RuntimeSpec
+from service.claims import Holder, HostView
+from service.db import FILE, Database, open_database
+from service.evidence import Blob, Evidence, RankOutcome, TensorEvidence
+from service.judge import Judgement
+from service.matrix import Plan, plan
+from service.store import Claim, ClaimedJob, SubmissionView
+from service.subjects import Checkout
+from service.verdicts import Verdict
+from workers.choose import choose
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    """The virtual clock, ``seconds`` after its start."""
+    return T0 + timedelta(seconds=seconds)
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def checkout(name: str, content: str = "") -> Checkout:
+    return Checkout(
+        "deepspeed", "release", name, "1", digest(content or name), Path("none.tar"), 10, {"from": "a test"}
+    )
+
+
+def runtime(torch: str) -> RuntimeSpec:
+    return RuntimeSpec(
+        name=f"{torch}-index",
+        torch=torch,
+        variant="index",
+        channel="release",
+        python="3.11",
+        requirements=(),
+        without=(),
+        lock=Path("none.txt"),
+        digest=digest(torch),
+        download_bytes=1,
+        installed_bytes=1,
+    )
+
+
+def case(name: str, version: int = 1, modes: tuple[str, ...] = ("eager", "aot_eager"), **more: Any) -> CaseInfo:
+    values = {"family": "exchange", "probe": "dim0", "params": {"n": name}, "dtype": "float32", **more}
+    return CaseInfo(f"{values['family']}/{name}[dtype=float32]", version, modes=modes, **values)
+
+
+def evidence(number: float = 0.0) -> Evidence:
+    """Evidence that is another document for every ``number``."""
+    tensors = (TensorEvidence("grad", "x", 0, dtype="float32", shape=(4,), numel=4, max_abs=number),)
+    return Evidence(ranks=(RankOutcome(0, "ok"),), tensors=tensors)
+
+
+def judgement(verdict: Verdict = Verdict.AGREE) -> Judgement:
+    return Judgement(verdict, True, "", f"it is {verdict}", "grad/x on rank 0", 0.25, 1.0, 3, 4, "1")
+
+
+def blob(text: str, kind: Any = "log", rank: int | None = None) -> Blob:
+    return Blob(kind, f"{kind}/rank{rank}", text.encode(), rank)
+
+
+def host(devices: int = 2, name: str = "here", pid: int = 1) -> HostView:
+    return HostView(name, tuple(f"cpu:{n}" for n in range(devices)), Holder("boot", pid, str(pid)))
+
+
+@dataclass(frozen=True)
+class Home:
+    """What :func:`open_database` needs of the settings."""
+
+    home: Path
+
+
+@dataclass(frozen=True)
+class World:
+    """A database, and one checkout and runtime to try it on."""
+
+    db: Database
+
+    def submit(
+        self,
+        names: Sequence[str] = ("a", "b"),
+        *,
+        sizes: Sequence[int] = (2,),
+        modes: Sequence[str] = ("eager",),
+        checkouts: Sequence[Checkout] = (checkout("deepspeed==1"),),
+        torch: Sequence[str] = ("2.11.0",),
+        seconds: float = 0.0,
+        **more: Any,
+    ) -> SubmissionView:
+        """Submit the cases ``names`` over the axes."""
+        runtimes = [runtime(version) for version in torch]
+        planned: Plan = plan(checkouts, runtimes, "gloo", sizes, [case(name) for name in names], modes)
+        asked = {"requester": "someone", "reason": "manual", "priority": 0, "request": {"asked": list(names)}, **more}
+        with self.db.session() as session:
+            return store.submit(session, checkouts=checkouts, runtimes=runtimes, plan=planned, now=at(seconds), **asked)
+
+    def claim(self, seconds: float = 0.0, machine: HostView | None = None, only: int | None = None) -> Claim | None:
+        """Claim for ``machine``."""
+        with self.db.session() as session:
+            return store.claim(session, machine or host(), choose, at(seconds), only=only)
+
+    def claimed(self, seconds: float = 0.0, machine: HostView | None = None) -> Claim:
+        """Claim, where there must be something to claim."""
+        claim = self.claim(seconds, machine)
+        assert claim is not None
+        return claim
+
+    def answer(self, job: ClaimedJob, cell: int, verdict: Verdict = Verdict.AGREE, **more: Any) -> int:
+        """Accept an answer to one cell of a claimed job."""
+        given = {"evidence": evidence(), "judgement": judgement(verdict), "now": T0, "seconds": 0.5, **more}
+        with self.db.session() as session:
+            return store.accept(session, job=job.job, fence=job.fence, attempt=job.attempt, cell=cell, **given)
+
+    def finish(self, job: ClaimedJob, seconds: float = 0.0) -> str:
+        with self.db.session() as session:
+            return store.finish(session, job.job, job.fence, now=at(seconds))
+
+    def run(self, verdict: Verdict = Verdict.AGREE, seconds: float = 0.0) -> list[int]:
+        """Claim, answer and finish until the queue is empty; the cells that were run."""
+        cells = []
+        while claim := self.claim(seconds):
+            for job in claim.jobs:
+                for spec in job.cells:
+                    self.answer(job, spec.cell, verdict, now=at(seconds))
+                    cells.append(spec.cell)
+                self.finish(job, seconds)
+        return cells
+
+    def rows(self, submission: int) -> list[store.CellRow]:
+        with self.db.read() as session:
+            return store.cells_of(session, submission)
+
+    def view(self, submission: int) -> SubmissionView:
+        with self.db.read() as session:
+            return store.submission(session, submission)
+
+
+def open_world(path: Path, template: Path | None = None) -> World:
+    """The database in ``path``; a new one starts as a copy of ``template``, an empty one that is migrated already."""
+    path.mkdir(exist_ok=True)
+    if template is not None and not (path / FILE).exists():
+        shutil.copy(template / FILE, path / FILE)
+    return World(open_database(Home(path)))

@@ -1,0 +1,68 @@
+"""What `run` refuses, and that it does so before anything is fetched, built or stored."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workers.cli.conftest import Gradmatrix
+
+GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run",), "name at least one subject to test: "),
+        (("run", "deepspeed==0.18.3"), "say on which torch: --torch V, once per version; there are 2.2.2, 2.9.1"),
+        ((*GOOD[:2], "--torch", "2.11.1"), "torch 2.11.1 is not in the catalogue: did you mean 2.11.0"),
+        (
+            (*GOOD, "--mode", "aot"),
+            "mode 'aot' is not known: did you mean aot_eager? There are eager, aot_eager, inductor",
+        ),
+        ((*GOOD, "--world-size", "3"), "world size '3' is not known: the nearest is 2; there are 2, 4, 8"),
+        ((*GOOD, "--world-size", "16"), "world size '16' is not known: the nearest is 8; there are 2, 4, 8"),
+        ((*GOOD, "--world-size", "two"), "world size 'two' is not known: there are 2, 4, 8"),
+        ((*GOOD, "--world-size", "-2"), "world size '-2' is not known: there are 2, 4, 8"),
+        ((*GOOD, "--case", "exchange/dim1*"), "no case fits 'exchange/dim1*': did you mean exchange/dim0"),
+        (("run", "deepsped==0.18.3x!", "--torch", "2.11.0"), "'0.18.3x!' is no version"),
+        (("run", "./nowhere", "--torch", "2.11.0"), "there is no such folder"),
+        (("run", "deepspeed", "--torch", "2.11.0"), "name one exact version: deepspeed==VERSION"),
+        (("run", "--resume"), "there is nothing to resume: nothing was ever run here"),
+    ],
+)
+def test_bad_input_is_one_error_that_names_what_would_be_right(
+    gradmatrix: Gradmatrix, home: Path, words: tuple[str, ...], said: str
+) -> None:
+    status, out, err = gradmatrix(*words)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.startswith("gradmatrix: ")
+    assert "Traceback" not in err
+    assert not (home / "checkouts").exists()
+    assert not (home / "runtimes").exists()
+
+
+def test_a_misspelt_setting_is_named_with_the_nearest(gradmatrix: Gradmatrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADMATRIX_VARIAN", "cpu")
+    status, _, err = gradmatrix(*GOOD)
+    assert status == 2
+    assert "GRADMATRIX_VARIANT" in err
+
+
+def test_the_installed_script_ends_with_the_same_status(home: Path) -> None:
+    code = "from workers.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "deepspeed==0.18.3", "--torch", "9.9"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("gradmatrix: torch 9.9 is not in the catalogue: ")

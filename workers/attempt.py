@@ -1,0 +1,342 @@
+"""One container from its claim to its last accepted cell: start it, believe nothing it says, judge, store.
+
+On the straight line this is where ``workers.loop`` (which claimed the jobs) hands over to ``workers.runtimes``,
+``jobs``, ``workers.collect``, ``service.judge`` and ``service.store``, in this order.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs.contract import AttemptSpec, CaseInfo, ControlInfo, JobSpec
+from service import store
+from service.cases import CaseCatalogue
+from service.catalog import RuntimeSpec
+from service.config import Settings
+from service.db import Database
+from service.evidence import Blob
+from service.judge import ControlResult, Judgement, control_faults, judge, judge_control, merge_passes
+from service.policy import Policy
+from service.store import AlreadyAccepted, Claim, ClaimedJob, StaleFence
+from workers import collect, events, package
+from workers.runtimes import Executor, Process
+
+MAX_STDERR = 2000
+
+
+@dataclass
+class _Job:
+    """A claimed job while it runs."""
+
+    claimed: ClaimedJob
+    began: float = 0.0
+    waiting: dict[int, tuple[Judgement, collect.CaseDone]] = field(default_factory=dict)
+    answered: set[int] = field(default_factory=set)
+    over: bool = False
+
+    @property
+    def unanswered(self) -> list[int]:
+        """Its cells without an answer, in the order in which they run."""
+        return [cell.cell for cell in self.claimed.cells if cell.cell not in self.answered]
+
+
+class Attempt:
+    """Runs one claim. :meth:`run` blocks; :meth:`stop` and :meth:`cancel` may be called from another thread."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        settings: Settings,
+        database: Database,
+        executor: Executor,
+        runtime: RuntimeSpec,
+        checkout: Path | None,
+        catalogue: CaseCatalogue,
+        policy: Policy,
+        listener: events.Listener,
+    ) -> None:
+        self.claim = claim
+        self._settings, self._database, self._executor = settings, database, executor
+        self._runtime, self._checkout = runtime, checkout
+        self._policy, self._listener = policy, listener
+        self._cases: dict[str, CaseInfo] = {case.id: case for case in catalogue.cases}
+        self._controls: dict[str, ControlInfo] = {control.id: control for control in catalogue.controls}
+        self._jobs = {job.job: _Job(job) for job in claim.jobs}
+        self._cells = {cell.cell: cell for job in claim.jobs for cell in job.cells}
+        self._facts: dict[str, Any] = {"jobs": package.jobs_digest(), "executor": executor.name, "phases": {}}
+        self._control_results: list[ControlResult] = []
+        self._control_faults: dict[tuple[str, str, int], tuple[str, ...]] = {}
+        self._process: Process | None = None
+        self._reason = ""
+        self._guard = threading.Lock()
+
+    # -- from other threads --------------------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        """End the container now; jobs that are not complete go back to the queue."""
+        with self._guard:
+            self._reason = self._reason or reason
+            process = self._process
+        if process is not None:
+            process.kill()
+
+    def held(self) -> list[tuple[int, int]]:
+        """The jobs that are still ours, with their fences: what a beat renews."""
+        return [(job.claimed.job, job.claimed.fence) for job in self._jobs.values() if not job.over]
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the container and store what it answers. Raises what the runtime's build raised, jobs given back."""
+        problem = "its worker failed"
+        try:
+            self._executor.ensure(self._runtime, self._progress)
+            problem = self._run_container()
+        except Exception as error:
+            problem = str(error) or type(error).__name__
+            raise
+        finally:
+            self._leave(problem)
+
+    def _progress(self, what: str, done: int, total: int | None) -> None:
+        self._listener(events.RuntimeBuilding(self._runtime.name, what, done, total))
+        if self._reason:
+            raise InterruptedError(self._reason)
+
+    def _run_container(self) -> str:
+        """Run it to its end; the answer is what was wrong with it, or nothing."""
+        scratch = self._settings.home / "work"
+        scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as work:
+            tar = package.pack(self._checkout)
+            spec = self._spec(len(tar))
+            process = self._executor.start(self._runtime, workdir=Path(work), wall_s=self.claim.wall_s)
+            with self._guard:
+                self._process = process
+            if self._reason:  # asked to stop while it was being started
+                process.kill()
+            sender = threading.Thread(target=_send, args=(process, spec.line() + tar))
+            sender.start()
+            try:
+                return self._follow(spec, process)
+            finally:
+                process.kill()
+                sender.join()
+                process.stdout.close()
+                with suppress(OSError):  # closing writes what was left of an answer nobody will read
+                    process.stdin.close()
+
+    def _spec(self, tar_bytes: int) -> AttemptSpec:
+        return AttemptSpec(
+            attempt=self.claim.container,
+            subject=self.claim.subject,
+            label=self.claim.label,
+            transport=self.claim.transport,
+            jobs=tuple(JobSpec(job.job, job.world_size, job.cells) for job in self.claim.jobs),
+            tar_bytes=tar_bytes,
+            deadlines=self._settings.deadlines,
+        )
+
+    def _follow(self, spec: AttemptSpec, process: Process) -> str:
+        collector = collect.Collector(spec, self._cases.values(), self._controls.values())
+        bye: collect.Bye | None = None
+        try:
+            for line in _lines(process, spec.limits.line_bytes):
+                for notice in collector.feed(line):
+                    if isinstance(notice, collect.Bye):
+                        bye = notice
+                    self._handle(notice, process)
+        except collect.Violation as violation:
+            process.kill()
+            if violation.blame == "crash":
+                self._blame_running_cell(collector, f"the job broke the agreed form of its events: {violation}")
+            return str(violation)
+        if bye is not None:
+            return "" if bye.ok else str(bye.reason)
+        process.kill()
+        ended = f"the job's process ended early ({process.wait(timeout=5)})"
+        if not self._reason and collector.subject_may_have_run:
+            self._blame_running_cell(collector, ended)
+        return f"{ended}: {process.stderr_tail()[-MAX_STDERR:].strip()}"
+
+    def _blame_running_cell(self, collector: collect.Collector, reason: str) -> None:
+        """Answer the cell that was running with ``crash``; the others are run again without it."""
+        for job in self._jobs.values():
+            if not job.over and job.unanswered:
+                for done in collector.close("crash", reason, job=job.claimed.job):
+                    if done.cell == job.unanswered[0]:
+                        self._accept(job, done, judge(done.evidence, self._case(done.cell), self._policy))
+                        return
+                return
+
+    # -- notices -------------------------------------------------------------------------------------------------
+
+    def _handle(self, notice: collect.Notice, process: Process) -> None:
+        handlers: dict[type, Callable[[Any], None]] = {
+            collect.Hello: self._on_hello,
+            collect.PhaseDone: self._on_phase,
+            collect.ControlDone: self._on_control,
+            collect.SubjectLoaded: self._on_subject,
+            collect.CaseDone: self._on_case,
+            collect.Log: lambda log: self._listener(events.LogLine(log.text)),
+            collect.Ask: lambda ask: self._on_ask(ask, process),
+            collect.Bye: lambda _: None,
+        }
+        handlers[type(notice)](notice)
+
+    def _on_hello(self, hello: collect.Hello) -> None:
+        self._facts["hello"] = hello.facts
+        first = next(iter(self._jobs.values()))
+        self._start(first)
+
+    def _on_phase(self, phase: collect.PhaseDone) -> None:
+        self._facts["phases"][phase.name] = phase.seconds
+        for job in self._jobs.values():
+            if not job.over:
+                self._listener(events.PhaseDone(job.claimed.job, phase.name, phase.seconds))
+                return
+
+    def _on_subject(self, subject: collect.SubjectLoaded) -> None:
+        self._facts["subject"] = {**subject.facts, "version": subject.version, "seconds": subject.seconds}
+
+    def _on_control(self, done: collect.ControlDone) -> None:
+        control = self._controls[done.control]
+        found = judge_control(done.evidence, self._cases[control.case], control, self._policy)
+        self._control_results.append(ControlResult(control.id, done.mode, done.world_size, done.stage, found))
+        for job in self._jobs.values():
+            if job.claimed.world_size == done.world_size:
+                with self._database.session() as session:
+                    store.record_control(
+                        session,
+                        job=job.claimed.job,
+                        fence=job.claimed.fence,
+                        attempt=job.claimed.attempt,
+                        control=control.id,
+                        mode=done.mode,
+                        world_size=done.world_size,
+                        stage=done.stage,
+                        judgement=found.judgement,
+                        as_expected=found.ok,
+                        evidence=None if found.ok else done.evidence,
+                    )
+
+    def _on_case(self, done: collect.CaseDone) -> None:
+        job = self._jobs[done.job]
+        self._start(job)
+        case, mode = self._case(done.cell), self._cells[done.cell].mode
+        judgement = judge(done.evidence, case, self._policy, self._faults(case.family, mode, job.claimed.world_size))
+        if done.again:
+            first, _ = job.waiting.pop(done.cell)
+            judgement = merge_passes(first, judgement)
+        elif judgement.verdict.failing and done.evidence.stop is None:
+            job.waiting[done.cell] = (judgement, done)
+            return
+        self._accept(job, done, judgement)
+
+    def _faults(self, family: str, mode: str, world_size: int) -> tuple[str, ...]:
+        """Why nothing here can be judged. Controls that fail without the tracer vouch for nothing under it either."""
+        key = (family, mode, world_size)
+        if key not in self._control_faults:
+            results = self._control_results
+            controls = [c for c in self._controls.values() if self._cases[c.case].runs_at(world_size)]
+            found = [control_faults(controls, results, family, m, world_size) for m in dict.fromkeys(("eager", mode))]
+            self._control_faults[key] = tuple(text for texts in found for text in texts)
+        return self._control_faults[key]
+
+    def _on_ask(self, ask: collect.Ask, process: Process) -> None:
+        answer = {"again": sorted(self._jobs[ask.job].waiting)}
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(answer).encode() + b"\n")
+            process.stdin.flush()
+
+    # -- the store -----------------------------------------------------------------------------------------------
+
+    def _start(self, job: _Job) -> None:
+        if job.began:
+            return
+        job.began = time.monotonic()
+        with self._database.session() as session:
+            store.start(session, job.claimed.job, job.claimed.fence)
+        self._listener(
+            events.JobStarted(
+                job.claimed.job,
+                self.claim.label,
+                self._runtime.torch,
+                job.claimed.world_size,
+                len(job.claimed.cells),
+            )
+        )
+
+    def _accept(self, job: _Job, done: collect.CaseDone, judgement: Judgement) -> None:
+        agrees = not judgement.verdict.failing
+        blobs = [blob for blob in done.blobs if _worth_keeping(blob, agrees)]
+        try:
+            with self._database.session() as session:
+                store.accept(
+                    session,
+                    job=job.claimed.job,
+                    fence=job.claimed.fence,
+                    attempt=job.claimed.attempt,
+                    cell=done.cell,
+                    judgement=judgement,
+                    evidence=done.evidence,
+                    blobs=blobs,
+                    seconds=done.seconds,
+                )
+        except AlreadyAccepted:
+            pass
+        job.answered.add(done.cell)
+        self._listener(events.CellDone(job.claimed.job, done.cell, str(judgement.verdict), judgement.detail))
+        if not job.unanswered:
+            self._finish(job, "")
+
+    def _finish(self, job: _Job, reason: str) -> None:
+        """End the job: complete, or given back to the queue."""
+        if job.over:
+            return
+        job.over = True
+        with suppress(StaleFence), self._database.session() as session:
+            held = job.claimed
+            store.record_attempt_facts(session, job=held.job, fence=held.fence, attempt=held.attempt, facts=self._facts)
+            leave = store.release if self._reason else store.finish
+            state = leave(session, job.claimed.job, job.claimed.fence, self._reason or reason)
+            seconds = time.monotonic() - job.began if job.began else 0.0
+            self._listener(events.JobDone(job.claimed.job, seconds, state if not reason else f"{state}: {reason}"))
+
+    def _leave(self, problem: str) -> None:
+        for job in self._jobs.values():
+            for cell, (judgement, done) in list(job.waiting.items()):
+                # Run once and never again alone: the container died first. What was seen stands.
+                if not self._reason and not job.over:
+                    self._accept(job, done, judgement)
+                job.waiting.pop(cell, None)
+            self._finish(job, problem)
+
+    def _case(self, cell: int) -> CaseInfo:
+        return self._cases[self._cells[cell].case]
+
+
+def _worth_keeping(blob: Blob, agrees: bool) -> bool:
+    return not agrees or blob.kind not in ("got", "expected")
+
+
+def _send(process: Process, data: bytes) -> None:
+    """Write the spec and the tar; the other end may be gone, which the reader of its stdout will see."""
+    with suppress(BrokenPipeError, ValueError, OSError):
+        process.stdin.write(data)
+        process.stdin.flush()
+
+
+def _lines(process: Process, limit: int) -> Iterator[bytes]:
+    """The lines of its stdout. One that is over the limit is passed on cut, which the collector refuses."""
+    while line := process.stdout.readline(limit + 1):
+        yield line

@@ -1,0 +1,223 @@
+"""The commands and their options. Each imports what it does when it is called, so that `--help` costs nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from workers.cli.console import Group
+
+app = typer.Typer(
+    name="gradmatrix",
+    cls=Group,
+    help="Is the gradient right, since when, and who broke it?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+runtimes = typer.Typer(
+    help="The torch environments: list, build, check, remove, lock.", no_args_is_help=True, cls=Group
+)
+app.add_typer(runtimes, name="runtimes")
+
+Globs = Annotated[list[str] | None, typer.Option("--case", metavar="GLOB", help="Only cases whose id matches.")]
+AllRows = Annotated[bool, typer.Option("--all-rows", help="Show every row, also those that agree everywhere.")]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the cells as JSON; - is stdout.")]
+JunitFile = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML; - is stdout.")]
+
+
+@app.callback()
+def _options(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from workers.cli.console import version as installed
+
+        typer.echo(f"gradmatrix {installed()}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SUBJECT...",
+            help="deepspeed==0.18.3, git+https://...@REF, a full SHA, or a path.",
+            show_default=False,
+        ),
+    ] = None,
+    torch: Annotated[
+        list[str] | None, typer.Option("--torch", metavar="V", help="A torch version of the catalogue; repeatable.")
+    ] = None,
+    world_size: Annotated[
+        list[str] | None, typer.Option("--world-size", metavar="N", help="Ranks: 2, 4 or 8; repeatable. Default: 2.")
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option("--mode", metavar="M", help="eager, aot_eager or inductor; repeatable. Default: all."),
+    ] = None,
+    case: Globs = None,
+    json: JsonFile = None,
+    junit: JunitFile = None,
+    all_rows: AllRows = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Finish the newest unfinished submission, or the one asked for.")
+    ] = False,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run again what already has an answer.")] = False,
+) -> None:
+    """Test subjects on torch versions and show which gradients agree.
+
+    Exit status: 0 all agree; 1 at least one does not; 2 incomplete, misused, or nothing compared.
+    """
+    from workers.cli import run as command
+
+    asked = command.Asked(
+        subjects=tuple(subjects or ()),
+        torch=tuple(torch or ()),
+        world_sizes=tuple(world_size or ()),
+        modes=tuple(mode or ()),
+        cases=tuple(case or ()),
+        resume=resume,
+        rerun=rerun,
+    )
+    raise typer.Exit(command.run(asked, command.Shown(json=json, junit=junit, all_rows=all_rows)))
+
+
+@app.command()
+def show(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID",
+            help="A submission (s3) or a cell: 17, or words that fit one cell (label, torch, case, mode ...).",
+        ),
+    ] = None,
+    json: JsonFile = None,
+    junit: JunitFile = None,
+    all_rows: AllRows = False,
+) -> None:
+    """Show a submission's grid, or one cell in full; without ID the newest submission."""
+    from workers.cli import show as command
+
+    raise typer.Exit(command.show(" ".join(words or ()), json=json, junit=junit, all_rows=all_rows))
+
+
+@app.command()
+def logs(
+    words: Annotated[list[str], typer.Argument(metavar="CELL", help="A cell: 17, or words that fit one cell.")],
+) -> None:
+    """Show what a cell's processes wrote, and the stacks of those that hung."""
+    from workers.cli import show as command
+
+    raise typer.Exit(command.logs(" ".join(words)))
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="A submission (s3), a checkout's label, or LABEL@TORCH.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same, for what is compared with it.")],
+    case: Globs = None,
+    all_rows: AllRows = False,
+) -> None:
+    """Compare two submissions, checkouts or torch versions, cell by cell.
+
+    Exit status: 0 B is as A or better; 1 at least one regression or new failure; 2 nothing in common.
+    """
+    from workers.cli import diff as command
+
+    raise typer.Exit(command.diff(before, after, tuple(case or ()), all_rows=all_rows))
+
+
+@app.command()
+def cases(
+    globs: Annotated[list[str] | None, typer.Argument(metavar="GLOB...", help="Only cases whose id matches.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="As JSON, with everything that a case is.")] = False,
+) -> None:
+    """List the cases: what each exercises, in which modes and world sizes."""
+    from workers.cli import cases as command
+
+    raise typer.Exit(command.cases(tuple(globs or ()), as_json=json))
+
+
+@app.command()
+def export(
+    idents: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Submissions (s3); all of them when none is named.")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")] = "-",
+) -> None:
+    """Write results as JSON lines that `import` reads."""
+    from workers.cli import transfer as command
+
+    raise typer.Exit(command.export(tuple(idents or ()), output))
+
+
+@app.command("import")
+def import_(source: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines of `export`; - is stdin.")]) -> None:
+    """Take results in that `export` wrote; what is here already stays as it is."""
+    from workers.cli import transfer as command
+
+    raise typer.Exit(command.import_(source))
+
+
+@app.command()
+def doctor() -> None:
+    """Look at what this machine has of what a run needs, and name the remedy for what is missing."""
+    from workers.cli import doctor as command
+
+    raise typer.Exit(command.doctor())
+
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="RUNTIME...", help="2.11.0 or 2.11.0-index.")]
+
+
+@runtimes.command("list")
+def runtimes_list(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """List the catalogue, what is built, and its size."""
+    from workers.cli import runtimes as command
+
+    raise typer.Exit(command.list_(as_json=json))
+
+
+@runtimes.command("build")
+def runtimes_build(names: Names = None) -> None:
+    """Build runtimes that are not built yet."""
+    from workers.cli import runtimes as command
+
+    raise typer.Exit(command.build(tuple(names or ())))
+
+
+@runtimes.command("check")
+def runtimes_check(names: Names = None) -> None:
+    """Check that built runtimes are whole and import torch; all built ones when none is named."""
+    from workers.cli import runtimes as command
+
+    raise typer.Exit(command.check(tuple(names or ())))
+
+
+@runtimes.command("remove")
+def runtimes_remove(
+    names: Names = None,
+    unused: Annotated[bool, typer.Option("--unused", help="Those that no catalogue entry describes any more.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, and the package cache.")] = False,
+) -> None:
+    """Remove built runtimes and give their disk space back."""
+    from workers.cli import runtimes as command
+
+    raise typer.Exit(command.remove(tuple(names or ()), unused=unused, everything=everything))
+
+
+@runtimes.command("lock")
+def runtimes_lock(
+    names: Names = None,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="Take newer releases than the lock has.")] = False,
+) -> None:
+    """Write the lock files of catalogue entries anew."""
+    from workers.cli import runtimes as command
+
+    raise typer.Exit(command.lock(tuple(names or ()), upgrade=upgrade))

@@ -1,0 +1,61 @@
+"""``gradmatrix cases``: what can be exercised, and the controls that stand guard over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from jobs.contract import WORLD_SIZES, CaseInfo, ControlInfo
+from service.cases import SCHEMA, catalogue
+from workers.cli.console import OK, console, show
+from workers.cli.words import inert, plural
+
+
+def cases(globs: Sequence[str], *, as_json: bool) -> int:
+    """List the cases that fit any glob, or all of them with the controls."""
+    known = catalogue()
+    chosen = known.select(globs)
+    families = {case.family for case in chosen}
+    controls = [control for control in known.controls if control.family in families]
+    out = console()
+    if as_json:
+        data = {
+            "schema": SCHEMA,
+            "cases": [case.to_json() for case in chosen],
+            "controls": [control.to_json() for control in controls],
+        }
+        out.print(json.dumps(data, indent=1), soft_wrap=True)
+        return OK
+    for case in chosen:
+        show(out, case_lines(case))
+    if not globs:
+        for control in controls:
+            show(out, control_lines(control))
+    out.print(f"{plural(len(chosen), 'case')}" + ("" if globs else f", {plural(len(controls), 'control')}"))
+    return OK
+
+
+def case_lines(case: CaseInfo) -> list[Text]:
+    """A case for people: its id, and what it is."""
+    worlds = ", ".join(str(size) for size in WORLD_SIZES if case.runs_at(size))
+    facts = [", ".join(case.modes), f"{worlds} ranks", f"version {case.version}"]
+    if case.sp:
+        facts.insert(1, f"groups of {case.sp} in")
+        facts[1:3] = [" ".join(facts[1:3])]
+    if case.expect == "refusal":
+        facts.append("outside the contract: must be refused")
+    if case.scale != 1:
+        facts.append(f"the convention scales the gradient by {case.scale:g}")
+    lines = [Text(inert(case.id), style="bold")]
+    if case.summary:
+        lines.append(Text(f"    {inert(case.summary)}"))
+    return [*lines, Text(f"    {inert(' · '.join(facts))}", style="dim")]
+
+
+def control_lines(control: ControlInfo) -> list[Text]:
+    """A control: which verdicts are right for it."""
+    must = "must agree" if control.expected == ("agree",) else f"must be caught as {' or '.join(control.expected)}"
+    first = Text.assemble((f"control {inert(control.id)}", "bold"), f" {inert(must)}")
+    return [first, Text(f"    {inert(control.summary)}")] if control.summary else [first]

@@ -1,0 +1,132 @@
+"""``gradmatrix diff``: two answers to the same cells, where only one axis differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from rich.text import Text
+
+from service import store
+from service.compare import Change, Comparison, Kind
+from service.compare import diff as compare
+from service.config import load_settings
+from service.db import open_database
+from service.errors import UsageError, nearest
+from service.globs import matches
+from workers.cli.console import DISAGREE, INCOMPLETE, OK, console, show
+from workers.cli.stored import is_submission, named_submission
+from workers.cli.words import cell_text, inert, plural
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from service.store.views import CellRow
+
+STYLES = {
+    Kind.REGRESSION: "bold red",
+    Kind.FIXED: "bold green",
+    Kind.NEW_FAILURE: "bold red",
+    Kind.STILL_FAILING: "yellow",
+    Kind.NEW_PASS: "green",
+    Kind.APPEARED: "dim",
+    Kind.DISAPPEARED: "yellow",
+    Kind.UNCHANGED: "green",
+}
+WORSE = (Kind.REGRESSION, Kind.NEW_FAILURE)
+ALL = 10**6
+"""A limit for a query that should have none."""
+HEADING = 2
+SHOWN = 12
+"""How many cells of one kind are listed, unless all are asked for."""
+
+
+def diff(before: str, after: str, globs: Sequence[str], *, all_rows: bool) -> int:
+    """Print what changed from ``before`` to ``after``; the exit status."""
+    database = open_database(load_settings())
+    try:
+        with database.read() as session:
+            sides = [_chosen(side_rows(session, text), globs, text) for text in (before, after)]
+    finally:
+        database.dispose()
+    comparison = compare(*sides)
+    out = console()
+    show(out, diff_lines(comparison, before, after, all_rows=all_rows))
+    return status_of(comparison)
+
+
+def status_of(comparison: Comparison) -> int:
+    """1 where something got worse, 2 where nothing could be compared, else 0."""
+    if comparison.of(*WORSE):
+        return DISAGREE
+    return OK if comparison.compared else INCOMPLETE
+
+
+def side_rows(session: Session, text: str) -> list[CellRow]:
+    """The cells that ``text`` names: those of a submission, of a checkout, or of a checkout on one torch."""
+    if is_submission(text):
+        return store.cells_of(session, named_submission(session, text).id)
+    label, at, torch = text.rpartition("@")
+    for words in (text, f"{label} {torch}") if at and label else (text,):
+        rows = store.find_cells(session, words, limit=ALL) if words.strip() and not words.isdigit() else []
+        if rows:
+            return rows
+    known = {row.label for view in store.submissions(session, 50) for row in store.cells_of(session, view.id)}
+    hint = nearest(label or text, known)
+    raise UsageError(f"{text!r} names nothing that was run: give a submission (s3), LABEL or LABEL@TORCH; {hint}")
+
+
+def _chosen(rows: list[CellRow], globs: Sequence[str], side: str) -> list[CellRow]:
+    if not globs:
+        return rows
+    chosen = [row for row in rows if any(matches(g, row.case) or matches(g, row.case.partition("[")[0]) for g in globs)]
+    if not chosen:
+        cases = {row.case.partition("[")[0] for row in rows}
+        raise UsageError(f"no case of {side} fits {' or '.join(map(repr, globs))}: {nearest(globs[0], cases)}")
+    return chosen
+
+
+def diff_lines(comparison: Comparison, before: str, after: str, *, all_rows: bool = False) -> list[Text]:
+    """The comparison for people: the counts, then per kind the cells, what they were and what they are."""
+    axis = {"checkout": "checkouts", "runtime": "torch versions", "nothing": "two answers to the same cells"}
+    lines = [
+        Text(inert(f"{before} -> {after}: {axis[comparison.axis]}, {plural(comparison.compared, 'cell')} compared")),
+        _counts(comparison),
+    ]
+    for kind in Kind:
+        changes = comparison.of(kind)
+        if not changes or (kind is Kind.UNCHANGED and not all_rows):
+            continue
+        lines += [Text(), Text(f"{kind} ({len(changes)})", style=STYLES[kind])]
+        shown = changes if all_rows else changes[:SHOWN]
+        lines += [_line(change) for change in shown]
+        if len(shown) < len(changes):
+            lines.append(Text(f"  … and {len(changes) - len(shown)} more (--all-rows shows them)", style="dim"))
+    if len(lines) > HEADING:
+        lines += [Text(), Text("gradmatrix show CELL shows one of them in full")]
+    return lines
+
+
+def _counts(comparison: Comparison) -> Text:
+    text = Text()
+    for kind in Kind:
+        changes = comparison.of(kind)
+        if changes:
+            text.append(", " if text.plain else "").append(f"{len(changes)} {kind}", style=STYLES[kind])
+    same = sum(change.identical for change in comparison.changes)
+    return text.append(f"; {same} bit for bit the same") if same else text
+
+
+def _line(change: Change) -> Text:
+    before, after = cast("CellRow | None", change.before), cast("CellRow | None", change.after)
+    row = after or before
+    if row is None:
+        return Text()
+    line = Text.assemble(f"  cell {row.cell}: ", _said(before), " -> ", _said(after))
+    line.append(inert(f": {row.case} {row.mode}, {plural(row.world_size, 'rank')}, torch {row.torch}"))
+    reason = change.reason if change.kind in (Kind.APPEARED, Kind.DISAPPEARED, Kind.STILL_FAILING) else ""
+    return line.append(inert(f" ({reason})") if reason else "")
+
+
+def _said(row: CellRow | None) -> Text:
+    return Text("none", style="dim") if row is None else cell_text(row)

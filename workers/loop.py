@@ -1,0 +1,170 @@
+"""The worker's loop: on a hint, a freed device or every few seconds it claims what may start, and runs it.
+
+On the straight line this stands between ``service.broker`` (which says that there is work) and ``workers.attempt``. The
+same loop serves a fleet and one process on a laptop.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from service import store
+from service.broker import Broker, LocalBroker
+from service.cases import CaseCatalogue, catalogue
+from service.catalog import RuntimeSpec
+from service.catalog import load as load_catalog
+from service.claims import BEAT_S, KILL_S, HostView
+from service.config import Settings
+from service.db import Database
+from service.policy import Policy, load_policy
+from service.store import Claim
+from service.subjects import Cache
+from workers import events
+from workers.attempt import Attempt
+from workers.choose import choose
+from workers.gpus import local_host
+from workers.runtimes import Executor
+
+TICK_S = 0.2
+
+
+class Loop:
+    """Claims and runs jobs on one host until it is told to stop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        *,
+        host: HostView,
+        executor: Executor,
+        broker: Broker,
+        listener: events.Listener,
+        only: int | None = None,
+    ) -> None:
+        self._settings, self._database = settings, database
+        self._host, self._executor, self._broker = host, executor, broker
+        self._listener, self._only = listener, only
+        self._catalogue: CaseCatalogue = catalogue()
+        self._policy: Policy = load_policy()
+        self._runtimes: dict[str, RuntimeSpec] = {spec.digest: spec for spec in load_catalog(settings).runtimes}
+        self._running: dict[threading.Thread, Attempt] = {}
+        self._failure: BaseException | None = None
+
+    def run(self, stop: threading.Event, done: Callable[[], bool] = lambda: False) -> None:
+        """Work until ``stop`` is set or ``done()`` holds. Raises what kept a container from being started at all."""
+        renewed = beaten = looked = time.monotonic()
+        look = True
+        try:
+            while not stop.is_set() and self._failure is None:
+                look = self._reap() or look
+                now = time.monotonic()
+                if look or now - looked >= BEAT_S:
+                    looked = now
+                    look = self._claim()
+                if not self._running and done():
+                    return
+                if now - beaten >= BEAT_S:
+                    beaten = now
+                    renewed = now if self._beat() else renewed
+                if self._running and now - renewed > KILL_S:
+                    self._stop_all("the lease could not be renewed")
+                look = self._broker.wait(TICK_S) or look
+        finally:
+            self._stop_all("stopped by its worker")
+        if self._failure is not None:
+            raise self._failure
+
+    def _claim(self) -> bool:
+        """Claim once; whether something was claimed, so that there may be more."""
+        with self._database.session() as session:
+            claim = store.claim(session, self._host, choose, only=self._only)
+        if claim is None:
+            return False
+        attempt = self._attempt(claim)
+        thread = threading.Thread(target=self._run, args=(attempt,), name=f"attempt-{claim.container[:8]}")
+        self._running[thread] = attempt
+        thread.start()
+        return True
+
+    def _attempt(self, claim: Claim) -> Attempt:
+        return Attempt(
+            claim,
+            settings=self._settings,
+            database=self._database,
+            executor=self._executor,
+            runtime=self._runtimes[claim.runtime],
+            checkout=Cache(self._settings.home).folder / f"{claim.checkout}.tar",
+            catalogue=self._catalogue,
+            policy=self._policy,
+            listener=self._listener,
+        )
+
+    def _run(self, attempt: Attempt) -> None:
+        try:
+            attempt.run()
+        except InterruptedError:
+            pass
+        except Exception as error:  # noqa: BLE001 - carried to the thread that waits for the work
+            self._failure = error
+
+    def _reap(self) -> bool:
+        """Forget the threads that ended; whether any did, since its devices are free now."""
+        over = [thread for thread in self._running if not thread.is_alive()]
+        for thread in over:
+            thread.join()
+            del self._running[thread]
+        return bool(over)
+
+    def _beat(self) -> bool:
+        """Renew every claim; stop the attempts whose jobs are no longer ours. False when the database is away."""
+        held = {job: (fence, attempt) for attempt in self._running.values() for job, fence in attempt.held()}
+        try:
+            with self._database.session() as session:
+                lost = store.beat(session, jobs=[(job, fence) for job, (fence, _) in held.items()])
+        except SQLAlchemyError:
+            return False
+        for attempt in {held[job][1] for job in lost}:
+            attempt.stop("cancelled, or claimed by another worker")
+        return True
+
+    def _stop_all(self, reason: str) -> None:
+        for attempt in self._running.values():
+            attempt.stop(reason)
+        for thread in self._running:
+            thread.join()
+        self._running.clear()
+
+
+def run_embedded(
+    settings: Settings,
+    database: Database,
+    submission: int,
+    executor: Executor,
+    listener: events.Listener,
+    stop: threading.Event,
+    broker: Broker | None = None,
+) -> None:
+    """Work in this process until ``submission`` is done or ``stop`` is set; what is not done stays queued.
+
+    Raises the GradmatrixError that kept its containers from starting.
+    """
+
+    def done() -> bool:
+        with database.read() as session:
+            return not store.submission(session, submission).live
+
+    loop = Loop(
+        settings,
+        database,
+        host=local_host(settings),
+        executor=executor,
+        broker=broker or LocalBroker(),
+        listener=listener,
+        only=submission,
+    )
+    loop.run(stop, done)

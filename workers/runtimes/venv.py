@@ -1,0 +1,245 @@
+"""Runtimes as virtual environments on this machine: no daemon needed, and no protection from the code that runs.
+
+On the straight line this is the executor of the embedded service and of ``run``. An environment is built where it
+stays, in home/runtimes/NAME-DIGEST, and counts only once the marker is in it, which is written last; whatever has no
+marker is cleared by the next builder. Files are hard links into the package cache, so a version shared by several
+runtimes lies on the disk once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from service import catalog
+from service.catalog import RuntimeSpec
+from service.config import Settings
+from workers.runtimes import NotEnoughDiskError, Progress, RuntimeBuildError, disk, inventory
+from workers.runtimes.guard import Guard
+from workers.runtimes.inventory import MARKER, Built
+from workers.runtimes.locking import locked_versions
+from workers.runtimes.process import JobProcess, clean_environment, sweep_orphans
+from workers.runtimes.uv import Uv
+
+_BOOTSTRAP = Path(__file__).resolve().parents[2] / "jobs" / "bootstrap.py"
+_CHECK_S = 300.0
+_CHECK = """
+import importlib.metadata, json, sys
+import torch
+print(json.dumps({
+    "torch": torch.__version__,
+    "git": torch.version.git_version,
+    "python": ".".join(map(str, sys.version_info[:3])),
+    "packages": {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()},
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a built runtime says of itself, and what is wrong with it (nothing, if ``problems`` is empty)."""
+
+    name: str
+    torch: str
+    git: str
+    python: str
+    packages: int
+    problems: tuple[str, ...]
+
+
+class VenvExecutor:
+    """Builds virtual environments with uv and runs jobs in them; see :class:`workers.runtimes.Executor`."""
+
+    name = "venv"
+
+    def __init__(self, settings: Settings, *, free_bytes: Callable[[Path], int] = disk.free) -> None:
+        """``free_bytes`` says how much is free at a folder."""
+        self._settings = settings
+        self._free_bytes = free_bytes
+        self._uv = Uv(settings)
+        self.root = settings.home / "runtimes"
+
+    def folder(self, runtime: RuntimeSpec) -> Path:
+        """Where the runtime is, or would be."""
+        return self.root / inventory.key(runtime)
+
+    def python(self, runtime: RuntimeSpec) -> Path:
+        """Its interpreter."""
+        return self.folder(runtime) / "bin" / "python"
+
+    def ready(self, runtime: RuntimeSpec) -> bool:
+        """Whether it has been built whole, and the interpreter that it was built with is still there."""
+        marker = inventory.read_marker(self.folder(runtime))
+        return marker is not None and marker.get("digest") == runtime.digest and self.python(runtime).exists()
+
+    def ensure(self, runtime: RuntimeSpec, progress: Progress) -> None:
+        """Build the runtime if it is not there; of several builders at once one builds and the others wait."""
+        if self.ready(runtime):
+            return
+        with self._guard(runtime) as guard:
+            guard.wait(waiting=lambda: progress(f"{runtime.name}: waiting for another builder", 0, None))
+            if not self.ready(runtime):
+                self._build(runtime, guard, progress)
+
+    def start(
+        self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float, extra: Mapping[str, str] | None = None
+    ) -> JobProcess:
+        """Start a job; ``extra`` are further environment variables, such as the GPUs it may see."""
+        sweep_orphans()
+        guard = self._guard(runtime)
+        try:
+            guard.wait(shared=True)
+            if not self.ready(runtime):
+                raise RuntimeBuildError(f"runtime {runtime.name} is not built; `gradmatrix runtimes build` builds it")
+            command = [str(self.python(runtime)), "-I", str(_BOOTSTRAP)]
+            return JobProcess(command, workdir=workdir, wall_s=wall_s, extra=extra, on_end=guard.close)
+        except BaseException:
+            guard.close()
+            raise
+
+    def check(self, runtime: RuntimeSpec) -> Check:
+        """Import torch in the built runtime, and compare every installed version with the lock."""
+        if not self.ready(runtime):
+            raise RuntimeBuildError(f"runtime {runtime.name} is not built; `gradmatrix runtimes build` builds it")
+        said = self._ask(runtime)
+        have = {str(canonicalize_name(name)): version for name, version in said["packages"].items()}
+        want = locked_versions(runtime.lock)
+        problems = [
+            f"{name} is {have.get(name, 'missing')}, locked is {version}"
+            for name, version in want.items()
+            if have.get(name) != version
+        ]
+        problems += [
+            f"{name} {version} is installed and not locked" for name, version in have.items() if name not in want
+        ]
+        if not said["python"].startswith(runtime.python + "."):
+            problems.append(f"Python is {said['python']}, asked for is {runtime.python}")
+        return Check(runtime.name, said["torch"], said["git"], said["python"], len(have), tuple(problems))
+
+    def list_built(self) -> tuple[Built, ...]:
+        """Every runtime's folder with its size, complete or not."""
+        return inventory.list_built(self.root, catalog.load(self._settings).runtimes)
+
+    def cache_bytes(self) -> int:
+        """What the package cache takes beyond what runtimes share with it."""
+        return inventory.cache_bytes(self._uv, self.list_built())
+
+    def remove(
+        self, names: Collection[str] = (), *, everything: bool = False, unused: bool = False
+    ) -> tuple[tuple[Built, ...], int]:
+        """Remove runtimes, and from the package cache what only they needed. Returns them and the bytes freed."""
+        built = self.list_built()
+        gone = built if everything else inventory.choose(built, names, unused=unused)
+        return gone, inventory.remove(self.root, self._uv, gone, built)
+
+    def _guard(self, runtime: RuntimeSpec) -> Guard:
+        return Guard(inventory.lock_path(self.root, inventory.key(runtime)))
+
+    def _build(self, runtime: RuntimeSpec, guard: Guard, progress: Progress) -> None:
+        """Build it in place, under the lock. Whatever fails or interrupts, nothing half-built is left."""
+        started = time.monotonic()
+        folder = self.folder(runtime)
+        base = _base_python(runtime)
+        try:
+            (folder / MARKER).unlink(missing_ok=True)
+            if folder.exists():
+                progress(f"{runtime.name}: clearing an unfinished build", 0, None)
+                shutil.rmtree(folder)
+            progress(f"{runtime.name}: asking the package index", 0, runtime.installed_bytes)
+            self._uv.run(f"creating {folder}", ["venv", "--quiet", "--python", base, str(folder)], hold=[guard.fd])
+            self._install(runtime, guard, progress)
+            _write_marker(runtime, folder, base, time.monotonic() - started)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if not self._settings.keep_package_cache:
+            self._uv.run("emptying the package cache", ["cache", "clean"])
+
+    def _install(self, runtime: RuntimeSpec, guard: Guard, progress: Progress) -> None:
+        what = f"runtime {runtime.name}"
+        command = ["pip", "install", "--no-deps", "--require-hashes", "--no-build", "--link-mode=hardlink"]
+        command += ["--compile-bytecode"]  # jobs write none, and would compile thousands of modules at each start
+        command += [*self._uv.index_arguments(), "--python", str(self.python(runtime)), "-r", str(runtime.lock)]
+        plan = self._uv.run(what, [*command, "--dry-run"], quick=True, hold=[guard.fd])
+        if "Would download" in plan:
+            self._demand_disk(runtime)
+        growth = disk.Growth(self._uv.cache)
+        doing = f"{runtime.name}: downloading and unpacking" if "Would download" in plan else f"{runtime.name}: linking"
+
+        def tick() -> None:
+            done = max(growth.bytes(), disk.used(self.folder(runtime)))
+            progress(doing, min(done, runtime.installed_bytes), runtime.installed_bytes)
+
+        self._uv.run(what, command, hold=[guard.fd], tick=tick)
+        progress(f"{runtime.name}: built", runtime.installed_bytes, runtime.installed_bytes)
+
+    def _demand_disk(self, runtime: RuntimeSpec) -> None:
+        free = self._free_bytes(self._settings.home)
+        spare = self._settings.disk_spare_bytes
+        if free < runtime.installed_bytes + spare:
+            raise NotEnoughDiskError(
+                f"runtime {runtime.name} needs {disk.human(runtime.installed_bytes)} of disk "
+                f"({disk.human(runtime.download_bytes)} to download), and {disk.human(spare)} must stay free; "
+                f"{disk.human(free)} is free at {self._settings.home}. Nothing was downloaded. `gradmatrix runtimes "
+                f"remove` frees some; GRADMATRIX_HOME may name a folder on a larger disk"
+            )
+
+    def _ask(self, runtime: RuntimeSpec) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="gradmatrix-check-") as workdir:
+            try:
+                done = subprocess.run(
+                    [self.python(runtime), "-I", "-c", _CHECK],
+                    env=clean_environment(Path(workdir)),
+                    cwd=workdir,
+                    capture_output=True,
+                    timeout=_CHECK_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise RuntimeBuildError(f"runtime {runtime.name}: importing torch took over {_CHECK_S:.0f} s") from None
+        if done.returncode != 0:
+            tail = "\n".join(f"  {line}" for line in done.stderr.decode("utf-8", "replace").splitlines()[-6:])
+            raise RuntimeBuildError(
+                f"runtime {runtime.name}: torch cannot be imported (remove and build it again):\n{tail}"
+            )
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+
+def _base_python(runtime: RuntimeSpec) -> str:
+    """The interpreter that runs us, outside any environment: it must be the one that runtimes are made for."""
+    have = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if have != runtime.python:
+        raise RuntimeBuildError(
+            f"runtime {runtime.name} needs Python {runtime.python}, and this is {have}: "
+            f"install gradmatrix with Python {runtime.python}"
+        )
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _write_marker(runtime: RuntimeSpec, folder: Path, base: str, seconds: float) -> None:
+    """Say that the build is whole: on the disk after everything else, and at once or not at all."""
+    data = {
+        "name": runtime.name,
+        "digest": runtime.digest,
+        "base": base,
+        "seconds": round(seconds, 1),
+        "packages": locked_versions(runtime.lock),
+    }
+    temporary = folder / f"{MARKER}.part"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / MARKER)
