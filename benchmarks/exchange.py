@@ -50,7 +50,9 @@ def torchrun(settings: Settings, torch: str, checkout: Path, row: CellRow) -> fl
         command = [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.world_size}"]
         command += [str(ROOT / "benchmarks" / "one_case.py"), str(checkout), row.case, row.mode]
         began = time.monotonic()
-        subprocess.run(command, env=environment, check=True, capture_output=True)
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"torchrun failed for {row.case} {row.mode}:\n{done.stderr[-3000:]}")
         return time.monotonic() - began
 
 

@@ -43,6 +43,11 @@ EVENTS = (
 TRUSTED_EVENTS = ("oracle", "control")
 """Refused from the moment that subject code may have run."""
 
+PHASE_RANKS = "in ranks"
+"""The phase whose seconds are what the ranks themselves took so far: per cell and control, the slowest rank."""
+PHASE_JOB = "job {}"
+"""The phase that ends a job: nothing more will be said about its cells."""
+
 RANK_STATUS = ("ok", "raised", "unsupported", "crash", "hang", "lost")
 """How one rank ended one case. ``lost``: it was well, and retired because another rank was not."""
 

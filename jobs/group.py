@@ -251,6 +251,7 @@ class Group:
                 rank.answer = {name: message[name] for name in ANSWER_FIELDS} | {"trace": message["trace"]}
             elif kind == "end" and rank.answer is not None:
                 rank.ended = True
+                rank.answer["seconds"] = float(message["seconds"])
                 rank.answer["trace"] = message["trace"]
             else:
                 raise ValueError(kind)

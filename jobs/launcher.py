@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import facts, probes, trace
-from jobs.contract import TRACED_MODES, AttemptSpec, CaseInfo, CellSpec, ControlInfo, JobSpec
+from jobs.contract import PHASE_JOB, PHASE_RANKS, TRACED_MODES, AttemptSpec, CaseInfo, CellSpec, ControlInfo, JobSpec
 from jobs.group import Group, Outcome, Zygote, ZygoteLostError
 from jobs.ranks import RankSetup, die_with_parent
 from jobs.stream import EventStream, LineReader, encode, tensor_message, write_all
@@ -38,7 +38,7 @@ class Launcher:
         self._scratch = Path("groups").resolve()
         self._scratch.mkdir(exist_ok=True)
         self._groups_made = 0
-        self._rank_seconds = 0.0
+        self._rank_seconds = self._start_seconds = 0.0
         self._log_left = spec.limits.log_bytes
         self._cases = {case.id: case for case in probes.catalogue()}
         self._at: dict[str, int | None] = {"job": None, "cell": None}
@@ -52,8 +52,6 @@ class Launcher:
         self._phase("oracle", self._oracles)
         self._phase("controls", self._controls)
         self._subject()
-        # What the ranks themselves took, the slowest of each case: the rest of the cells' time is ours to save.
-        self.out.emit("phase", name="in ranks", seconds=round(self._rank_seconds, 3))
         self.out.emit("bye", ok=True, reason=None)
 
     def _phase(self, name: str, step: Callable[[], None]) -> None:
@@ -207,8 +205,9 @@ class Launcher:
             if cell.cell in again:
                 self._run_cells(zygote, job, (cell,), 2, deadline)
         self._at["job"] = None
-        name = f"cells of {job.world_size} ranks"
-        self.out.emit("phase", name=name, seconds=round(time.monotonic() - began, 3))
+        self.out.emit("phase", name="starting ranks", seconds=round(self._start_seconds, 3))
+        self.out.emit("phase", name=PHASE_RANKS, seconds=round(self._rank_seconds, 3))
+        self.out.emit("phase", name=PHASE_JOB.format(job.job), seconds=round(time.monotonic() - began, 3))
 
     def _answer(self) -> dict[str, Any]:
         from jobs.bootstrap import read_line
@@ -277,7 +276,10 @@ class Launcher:
             )
             for rank in range(job.world_size)
         ]
-        return Group(zygote, setups, self.spec.deadlines, self._log)
+        began = time.monotonic()
+        group = Group(zygote, setups, self.spec.deadlines, self._log)
+        self._start_seconds += time.monotonic() - began
+        return group
 
     def _fork_zygote(self, subject: str) -> Zygote:
         ours, theirs = socket.socketpair()

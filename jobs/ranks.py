@@ -177,11 +177,12 @@ class Rank:
         if status == "ok" and run.recorder is not None:
             # After the answer: an attempt at one whole graph that hangs or crashes takes nothing with it.
             run.try_fullgraph()
-        self.say("end", trace=run.trace())
+        trace = run.trace()
         del run
         faults.forget_frames()
         gc.collect()
         poison_free_memory()
+        self.say("end", trace=trace, seconds=round(time.monotonic() - began, 6))
 
     def barrier(self, phase: str) -> None:
         """Wait until the launcher has seen every rank reach this point."""

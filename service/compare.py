@@ -45,6 +45,8 @@ class Row(Protocol):
     @property
     def verdict(self) -> str | None: ...  # noqa: D102
     @property
+    def forward_ok(self) -> bool | None: ...  # noqa: D102
+    @property
     def signature(self) -> str: ...  # noqa: D102
     @property
     def detail(self) -> str: ...  # noqa: D102

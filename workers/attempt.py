@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.contract import AttemptSpec, CaseInfo, ControlInfo, JobSpec
+from jobs.contract import PHASE_JOB, AttemptSpec, CaseInfo, ControlInfo, JobSpec
 from service import store
 from service.cases import CaseCatalogue
 from service.catalog import RuntimeSpec
@@ -200,10 +200,12 @@ class Attempt:
 
     def _on_phase(self, phase: collect.PhaseDone) -> None:
         self._facts["phases"][phase.name] = phase.seconds
+        current = next((job for job in self._jobs.values() if not job.over), None)
+        if current is not None:
+            self._listener(events.PhaseDone(current.claimed.job, phase.name, phase.seconds))
         for job in self._jobs.values():
-            if not job.over:
-                self._listener(events.PhaseDone(job.claimed.job, phase.name, phase.seconds))
-                return
+            if phase.name == PHASE_JOB.format(job.claimed.job):
+                self._finish(job, "")
 
     def _on_subject(self, subject: collect.SubjectLoaded) -> None:
         self._facts["subject"] = {**subject.facts, "version": subject.version, "seconds": subject.seconds}
@@ -296,8 +298,6 @@ class Attempt:
             pass
         job.answered.add(done.cell)
         self._listener(events.CellDone(job.claimed.job, done.cell, str(judgement.verdict), judgement.detail))
-        if not job.unanswered:
-            self._finish(job, "")
 
     def _finish(self, job: _Job, reason: str) -> None:
         """End the job: complete, or given back to the queue."""

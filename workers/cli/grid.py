@@ -1,34 +1,31 @@
 """The grid of verdicts: rows are cases by family, columns torch versions, one block per checkout. Pure.
 
-On the straight line this is the end, beside the dashboard: rows from the store in, lines of text out. What agrees
-everywhere is folded into one line per probe; every row with anything else in it is shown in full. A column too many
-for the terminal starts a second table below, so that no line is ever wider than it should be.
+On the straight line this is the end, beside the dashboard: rows from the store in, lines of text out. Rows of one
+probe that say the same in every column share a line; every other row is shown in full. ``workers.cli.layout`` makes
+the lines fit the terminal.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
-from rich.cells import cell_len
 from rich.text import Text
 
 from jobs.contract import MODES
-from service.verdicts import Verdict
-from workers.cli.words import cell_text, cell_word, inert, number, plural, verdict_of, verdict_style
+from workers.cli.layout import Line, fits, table
+from workers.cli.words import cell_kind, cell_text, cells_text, inert, plural, verdict_of
 
 if TYPE_CHECKING:
     from service.store.views import CellRow
 
 FOLD_ABOVE = 12
 """A block with at most this many rows is always shown row by row."""
-GAP = 2
-NARROWEST_LABEL = 26
+QUIET_FROM, LOUD_FROM = 2, 4
+"""How many rows share a line at least, where all is well and where it is not."""
 ABSENT = Text("·", style="dim")
-_BREAK = re.compile(r" (?!·|ranks?\b)|,(?! )|\[")
 
 Column = tuple[str, str]
 """(torch, runtime name)."""
@@ -44,13 +41,17 @@ class Block:
     columns: tuple[Column, ...]
     rows: dict[RowKey, dict[Column, CellRow]]
 
+    def family(self, key: RowKey) -> str:
+        """The family of a row's case."""
+        return next(iter(self.rows[key].values())).family
+
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a block: a heading when it has no cells."""
+class _Fold:
+    """Rows of one probe that share a line; loud where somebody must look at them."""
 
-    label: Text
-    cells: tuple[Text, ...] = ()
+    keys: tuple[RowKey, ...]
+    loud: bool
 
 
 def grid(rows: Sequence[CellRow], width: int, *, all_rows: bool = False) -> list[Text]:
@@ -107,121 +108,43 @@ def probe_of(case: str) -> str:
     return case.partition("/")[2].partition("[")[0] or case
 
 
-def _headers(columns: Sequence[Column]) -> list[str]:
+def _headers(columns: Sequence[Column]) -> tuple[Text, ...]:
     """The torch versions; with the runtime's variant where one torch has several runtimes."""
     versions = [torch for torch, _ in columns]
-    return [inert(f"torch {torch if versions.count(torch) == 1 else runtime}") for torch, runtime in columns]
+    names = [torch if versions.count(torch) == 1 else runtime for torch, runtime in columns]
+    return tuple(Text(inert(f"torch {name}"), style="bold") for name in names)
 
 
 def _table(block: Block, width: int, all_rows: bool) -> list[Text]:
-    """One block: its heading, and as many tables below each other as the width asks for."""
-    folded = {} if all_rows or len(block.rows) <= FOLD_ABOVE else _fold(block)
-    one_line = list(_lines(block, folded, nested=False))
-    lines = one_line
-    if _label_width(one_line) + sum(w + GAP for w in _widths(one_line, block.columns)) > width:
-        lines = list(_lines(block, folded, nested=True))
-    widths = _widths(lines, block.columns)
-    out: list[Text] = []
-    for first, last in _bands(widths, width):
-        if out:
-            out.append(Text())
-        out += _band(block, lines, widths, first, last, width)
-    return out
+    """One block. Case ids stand on lines of their own where they leave no room for the cells."""
+    folds = [] if all_rows or len(block.rows) <= FOLD_ABOVE else _folds(block)
+    title = Line(Text(block.title, style="bold"), _headers(block.columns))
+    nested = [list(_lines(block, folds, nested=nested)) for nested in (False, True)]
+    for lines in nested:
+        for capped in (False, True):
+            if fits(title, lines, width, capped=capped):
+                return table(title, lines, width, capped=capped)
+    return table(title, nested[1], width, capped=True)
 
 
-def _label_width(lines: Iterable[Line]) -> int:
-    return max((cell_len(line.label.plain) for line in lines if line.cells), default=0)
-
-
-def _widths(lines: Iterable[Line], columns: Sequence[Column]) -> list[int]:
-    widths = [cell_len(header) for header in _headers(columns)]
-    for line in lines:
-        for index, cell in enumerate(line.cells):
-            widths[index] = max(widths[index], cell_len(cell.plain))
-    return widths
-
-
-def _bands(widths: Sequence[int], width: int) -> Iterator[tuple[int, int]]:
-    """Runs of columns that fit beside the narrowest label, as (first, one after the last)."""
-    first, used = 0, NARROWEST_LABEL
-    for index, column in enumerate(widths):
-        if index > first and used + GAP + column > width:
-            yield first, index
-            first, used = index, NARROWEST_LABEL
-        used += GAP + column
-    yield first, len(widths)
-
-
-def _band(block: Block, lines: list[Line], widths: list[int], first: int, last: int, width: int) -> list[Text]:
-    room = width - sum(w + GAP for w in widths[first:last])
-    label_width = max(min(max(_label_width(lines), cell_len(block.title)), room), min(NARROWEST_LABEL, width))
-    headers = [Text(header, style="bold") for header in _headers(block.columns)]
-    title = Line(Text(block.title, style="bold"), tuple(headers))
-    out = []
-    for line in [title, *lines]:
-        wrap_at = label_width if line.cells else width
-        pieces = _wrap(line.label, wrap_at)
-        out += pieces[:-1]
-        out.append(_row(pieces[-1], line.cells[first:last], widths[first:last], label_width))
-    return out
-
-
-def _row(label: Text, cells: Sequence[Text], widths: Sequence[int], label_width: int) -> Text:
-    row = label.copy()
-    end = label_width
-    for cell, width in zip(cells, widths, strict=bool(cells)):
-        row.append(" " * (end + GAP - cell_len(row.plain)))
-        row.append_text(cell)
-        end += GAP + width
-    row.rstrip()
-    return row
-
-
-def _wrap(label: Text, width: int) -> list[Text]:
-    """``label`` in pieces no wider than ``width``, broken between words where there are any.
-
-    Later pieces are indented by two more than the first.
-    """
-    if cell_len(label.plain) <= width:
-        return [label]
-    margin = " " * min(len(label.plain) - len(label.plain.lstrip()) + 2, width // 2)
-    pieces, rest = [], label.copy()
-    while cell_len(rest.plain) > width:
-        head = rest.plain[:width]
-        while cell_len(head) > width:
-            head = head[:-1]
-        floor = len(margin) + 1
-        cuts = [found.end() for found in _BREAK.finditer(head) if found.end() > floor]
-        cut = cuts[-1] if cuts else max(len(head), 1)
-        piece, rest = rest.divide([cut])
-        piece.rstrip()
-        pieces.append(piece)
-        rest = Text(margin, style=label.style).append_text(rest)
-    return [*pieces, rest]
-
-
-def _lines(block: Block, folded: dict[RowKey, int], *, nested: bool) -> Iterator[Line]:
-    """The block's lines below its title. ``folded`` numbers the groups of rows that share a line."""
+def _lines(block: Block, folds: Sequence[_Fold], *, nested: bool) -> Iterator[Line]:
+    """The block's lines below its title: per probe first the folds, then every other row."""
+    folded = {key for fold in folds for key in fold.keys}
     family = probe = case_before = ""
-    groups: dict[int, list[RowKey]] = {}
-    for key, group in folded.items():
-        groups.setdefault(group, []).append(key)
     for key, cells in block.rows.items():
         case, mode, world = key
-        row_family = inert(next(iter(cells.values())).family)
-        if row_family != family:
-            family, probe = row_family, ""
-            yield Line(Text(family, style="underline"))
+        if block.family(key) != family:
+            family, probe = block.family(key), ""
+            yield Line(Text(inert(family), style="underline"))
         if probe_of(case) != probe:
             probe = probe_of(case)
-            for keys in groups.values():
-                if row_family == inert(_family(block, keys[0])) and probe_of(keys[0][0]) == probe:
-                    yield _folded_line(block, keys)
+            for fold in folds:
+                if (block.family(fold.keys[0]), probe_of(fold.keys[0][0])) == (family, probe):
+                    yield from _folded(block, fold)
         if key in folded:
             continue
         texts = tuple(cell_text(cells[c]) if c in cells else ABSENT for c in block.columns)
-        name = inert(case.partition("/")[2] or case)
-        ranks = plural(world, "rank")
+        name, ranks = _name(case), plural(world, "rank")
         if not nested:
             yield Line(Text(f"  {name} · {inert(mode)} · {ranks}"), texts)
             continue
@@ -231,27 +154,31 @@ def _lines(block: Block, folded: dict[RowKey, int], *, nested: bool) -> Iterator
         yield Line(Text(f"    {inert(mode)} · {ranks}"), texts)
 
 
-def _family(block: Block, key: RowKey) -> str:
-    return next(iter(block.rows[key].values())).family
+def _name(case: str) -> str:
+    """A case's id without its family, which stands above it."""
+    return inert(case.partition("/")[2] or case)
 
 
-def _fold(block: Block) -> dict[RowKey, int]:
-    """The rows that may share a line, numbered by the line: all quiet, of one probe, with the same words.
+# -- folding ---------------------------------------------------------------------------------------------------------
 
-    A column in which every cell is the same answer that is none (the subject cannot be imported there) is as quiet as
-    one that agrees: it says one thing, once.
-    """
-    uniform = {column for column in block.columns if _says_one_thing(block, column)}
+
+def _folds(block: Block) -> list[_Fold]:
+    """The rows that share a line: of one probe, with the same words in every column; where all is well first."""
     groups: dict[tuple[str, ...], list[RowKey]] = {}
     for key, cells in block.rows.items():
-        if all(column in uniform or _quiet(row) for column, row in cells.items()):
-            words = [cell_word(cells[c]) if c in cells else "" for c in block.columns]
-            groups.setdefault((_family(block, key), probe_of(key[0]), *words), []).append(key)
-    numbered = enumerate(keys for keys in groups.values() if len(keys) > 1)
-    return {key: group for group, keys in numbered for key in keys}
+        words = [cell_kind(cells[c]) if c in cells else "" for c in block.columns]
+        groups.setdefault((block.family(key), probe_of(key[0]), *words), []).append(key)
+    uniform = {column for column in block.columns if _says_one_thing(block, column)}
+    found = []
+    for keys in groups.values():
+        loud = not all(column in uniform or _quiet(row) for column, row in block.rows[keys[0]].items())
+        if len(keys) >= (LOUD_FROM if loud else QUIET_FROM):
+            found.append(_Fold(tuple(keys), loud))
+    return sorted(found, key=lambda fold: fold.loud)
 
 
 def _says_one_thing(block: Block, column: Column) -> bool:
+    """Whether every cell is the same answer that is none (no import there): one that is said once, and is no news."""
     rows = [cells[column] for cells in block.rows.values() if column in cells]
     verdict = verdict_of(rows[0])
     same = len({(row.verdict, row.signature) for row in rows}) == 1
@@ -263,27 +190,32 @@ def _quiet(row: CellRow) -> bool:
     return verdict is None or not (verdict.failing or verdict.incomplete)
 
 
-def _folded_line(block: Block, keys: Sequence[RowKey]) -> Line:
-    cases, modes, worlds = (list(dict.fromkeys(part)) for part in zip(*keys, strict=True))
-    name = inert(probe_of(str(cases[0])))
+def _folded(block: Block, fold: _Fold) -> Iterator[Line]:
+    """One line for all rows of ``fold`` and, where somebody must look at them, what they share and one of them."""
+    cases, modes, worlds = (list(dict.fromkeys(part)) for part in zip(*fold.keys, strict=True))
+    family, probe = block.family(fold.keys[0]), probe_of(str(cases[0]))
+    alike = [key for key in block.rows if block.family(key) == family and probe_of(key[0]) == probe]
     what = plural(len(cases), "case")
-    if len(keys) != len(cases) * len(modes) * len(worlds):
-        rows = sum(_family(block, key) == _family(block, keys[0]) and probe_of(key[0]) == name for key in block.rows)
-        what = plural(rows, "row") if rows == len(keys) else f"{len(keys)} of {plural(rows, 'row')}"
+    if len(fold.keys) != len(cases) * len(modes) * len(worlds):
+        count = len(fold.keys)
+        what = plural(count, "row") if count == len(alike) else f"{count} of {plural(len(alike), 'row')}"
     modes_text = ", ".join(inert(str(mode)) for mode in modes)
     worlds_text = ", ".join(str(world) for world in sorted(worlds, key=int))
-    label = Text(f"  {name}: {what} · {modes_text} · {worlds_text} ranks")
-    return Line(label, tuple(_folded_cell([block.rows[k].get(column) for k in keys]) for column in block.columns))
+    label = Text(f"  {inert(probe)}: {what} · {modes_text} · {worlds_text} ranks")
+    cells = [[block.rows[k][c] for k in fold.keys if c in block.rows[k]] for c in block.columns]
+    yield Line(label, tuple(cells_text(rows) if rows else ABSENT for rows in cells))
+    if fold.loud:
+        shared = _shared([str(case) for case in cases], [case for case, _, _ in alike])
+        case, mode, _ = fold.keys[0]
+        yield Line(Text(f"    {shared}e.g. {_name(case)} {inert(mode)}", style="dim"))
 
 
-def _folded_cell(rows: Sequence[CellRow | None]) -> Text:
-    """The one word of several cells, and for those that agree the largest error among them."""
-    first = rows[0]
-    if first is None:
-        return ABSENT
-    verdict = verdict_of(first)
-    errors = [row.error for row in rows if row is not None and row.error is not None]
-    if verdict is not Verdict.AGREE or not errors:
-        return cell_text(first)
-    worst = max(errors)
-    return Text(f"agree {'exact' if worst == 0 else '≤' + number(worst)}", style=verdict_style(verdict))
+def _shared(cases: Sequence[str], alike: Sequence[str]) -> str:
+    """The parameters that all of ``cases`` have, and not just as every case ``alike`` has them."""
+    common, everywhere = (set.intersection(*map(_parameters, some)) for some in (cases, alike))
+    named = [inert(item) for item in cases[0].partition("[")[2].rstrip("]").split(",") if item in common - everywhere]
+    return f"all {','.join(named)}; " if len(cases) > 1 and named else ""
+
+
+def _parameters(case: str) -> set[str]:
+    return set(case.partition("[")[2].rstrip("]").split(","))

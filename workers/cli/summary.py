@@ -12,6 +12,7 @@ from rich.text import Text
 from service.verdicts import VERDICTS, Verdict
 from workers.cli.console import DISAGREE, INCOMPLETE, OK
 from workers.cli.grid import column_order, grid
+from workers.cli.layout import sentence
 from workers.cli.words import human_seconds, inert, plural, verdict_of, verdict_style, verdict_word
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def submission_lines(
         _heading(heading, rows),
         grid(rows, width, all_rows=all_rows),
         _legend(rows),
-        finding_lines(findings),
+        finding_lines(findings, width),
         _next(rows, findings),
     ]
     return [line for part in parts if part for line in (*part, Text())][:-1]
@@ -119,11 +120,13 @@ def _legend(rows: Sequence[CellRow]) -> list[Text]:
     return lines
 
 
-def finding_lines(findings: Sequence[Finding]) -> list[Text]:
+def finding_lines(findings: Sequence[Finding], width: int) -> list[Text]:
     """What differs, each sentence with the command that shows one such cell in full."""
     lines = []
     for finding in findings:
-        lines.append(Text(f"- {inert(finding.text)}"))
+        lines += [Text(line) for line in sentence(inert(finding.text), width)]
+        if finding.why:
+            lines.append(Text(f"  {inert(finding.why, limit=max(width, 20) - 2)}", style="dim"))
         of = "" if finding.cells == 1 else f", one of {finding.cells} such cells"
         lines.append(Text.assemble("  in full: ", (f"gradmatrix show {finding.cell}", "bold"), (of, "dim")))
     return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -43,6 +43,7 @@ WORDS = {
 """Where a terminal has room for more than a page's grid: the verdict's word written out."""
 
 TIMES, ALPHA = "\N{MULTIPLICATION SIGN}", "\N{GREEK SMALL LETTER ALPHA}"
+TO = "\N{EN DASH}"
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _ERROR_NAME = re.compile(r"\b(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w{0,39})")
 
@@ -114,6 +115,16 @@ NUMBERS: dict[Verdict, Callable[[CellRow], str]] = {
 }
 """The number, or name, that matters beside a verdict's word."""
 
+NAMES = (Verdict.RAISED, Verdict.PARTIAL_RAISE)
+"""The verdicts beside whose word stands a name."""
+
+
+def _rank(row: CellRow) -> tuple[float, ...]:
+    """How the numbers of cells with one verdict are ordered."""
+    if row.verdict in (Verdict.ZERO_GRADIENT, Verdict.PARTIAL_ZERO):
+        return row.nonzero_got or 0, row.nonzero_expected or 0
+    return ((row.alpha if row.verdict == Verdict.SCALED else row.error) or 0.0,)
+
 
 def verdict_of(row: CellRow) -> Verdict | None:
     """The row's verdict, or None while it has none."""
@@ -143,6 +154,26 @@ def cell_text(row: CellRow) -> Text:
     if verdict in NUMBERS:
         parts.append(NUMBERS[verdict](row))
     return Text(" ".join(part for part in parts if part), style=verdict_style(verdict))
+
+
+def cell_kind(row: CellRow) -> str:
+    """The word and, where there is one, the name beside it: equal for cells that may share a line of the grid."""
+    verdict = verdict_of(row)
+    return f"{cell_word(row)} {NUMBERS[verdict](row)}" if verdict in NAMES else cell_word(row)
+
+
+def cells_text(rows: Sequence[CellRow]) -> Text:
+    """What cells of one kind say together: the largest error of those that agree, else the range of their numbers."""
+    verdict = verdict_of(rows[0])
+    if verdict is None or verdict not in NUMBERS or verdict in NAMES:
+        return cell_text(rows[0])
+    numbers = list(dict.fromkeys(filter(None, map(NUMBERS[verdict], sorted(rows, key=_rank)))))
+    parts = [cell_word(rows[0])]
+    if numbers:
+        upto = "≤" if verdict is Verdict.AGREE and numbers != ["exact"] else ""
+        low = f"{numbers[0]}{TO}" if len(numbers) > 1 and verdict is not Verdict.AGREE else ""
+        parts.append(f"{upto}{low}{numbers[-1]}")
+    return Text(" ".join(parts), style=verdict_style(verdict))
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from service.store.views import CellRow
 from tests.workers.cli.rows import HEADS, known_fault, row
 from workers.cli.grid import grid
+from workers.cli.words import TO
 
 
 def printed(rows: list[CellRow], width: int, *, all_rows: bool = False) -> str:
@@ -113,9 +114,88 @@ def test_nothing_that_somebody_must_look_at_is_folded_away(verdict: str) -> None
     assert "heads[layout=sbhd] · aot_eager · 4 ranks" in printed(many(verdict=verdict), 120)
 
 
-def test_rows_that_all_mean_nothing_are_still_shown_one_by_one() -> None:
+def test_rows_that_all_mean_nothing_are_one_line_per_probe_that_names_one_of_them() -> None:
     rows = [dataclasses.replace(r, verdict="invalid") if r.torch == "2.9.1" else r for r in many()]
-    assert printed(rows, 120).count("invalid") == 32
+    assert printed(rows, 120).splitlines()[2:4] == [
+        "  dim0: 6 cases · eager, aot_eager · 2, 4 ranks   invalid      agree exact",
+        "    e.g. dim0[dtype=bfloat16,loss=linear] eager",
+    ]
+
+
+def failing(count: int, **more: Any) -> list[CellRow]:
+    """``many()``, where the first traced cells of dim0 with the linear loss have zero gradients on torch 2.11.0."""
+    rows = many()
+    fault: dict[str, Any] = {"verdict": "zero_gradient", "error": 1.0, "nonzero_got": 0, "nonzero_expected": 64}
+    places = [i for i, r in enumerate(rows) if r.torch == "2.11.0" and r.mode == "aot_eager" and "linear" in r.case]
+    for place in places[:count]:
+        rows[place] = dataclasses.replace(rows[place], **fault | more)
+    return rows
+
+
+def test_rows_that_fail_alike_are_one_line_with_what_they_share_and_one_of_them() -> None:
+    assert printed(failing(4), 80).splitlines()[2:6] == [
+        "  dim0: 20 of 24 rows · eager, aot_eager · 2, 4 ranks  agree exact  agree exact",
+        "  dim0: 4 of 24 rows · aot_eager · 2, 4 ranks          agree exact  zero 0/64",
+        "    all loss=linear; e.g. dim0[dtype=bfloat16,loss=linear] aot_eager",
+        "  heads: 2 cases · eager, aot_eager · 2, 4 ranks       agree ≤4e-8  agree ≤4e-8",
+    ]
+
+
+def test_three_rows_that_fail_alike_are_three_lines_and_so_are_any_number_when_all_are_asked_for() -> None:
+    assert printed(failing(3), 120).count("zero 0/64") == 3
+    assert printed(failing(6), 120).count("zero 0/64") == 1
+    assert printed(failing(6), 120, all_rows=True).count("zero 0/64") == 6
+
+
+def test_numbers_that_differ_within_a_line_are_a_range_and_names_that_differ_are_two_lines() -> None:
+    rows = failing(6)
+    bad = [i for i, r in enumerate(rows) if r.verdict == "zero_gradient"]
+    rows[bad[2]] = dataclasses.replace(rows[bad[2]], nonzero_expected=128)
+    assert printed(rows, 80).count(f"zero 0/64{TO}0/128") == 1
+    rows = failing(6, verdict="raised", signature="KeyError: x")
+    for place in bad[:3]:
+        rows[place] = dataclasses.replace(rows[place], signature="ValueError: x")
+    text = printed(rows, 120)
+    assert (text.count("raised KeyError"), text.count("raised ValueError"), text.count("e.g.")) == (3, 3, 0)
+
+
+def wide_words() -> list[CellRow]:
+    made: list[CellRow] = []
+    for torch in ("2.9.1", "2.10.0", "2.11.0", "2.13.0"):
+        error: dict[str, Any] = {"verdict": "partial_raise", "signature": "RuntimeError: x", "error": None}
+        made += [row(torch=torch, case=HEADS), row(torch=torch, case=HEADS, mode="aot_eager", **error)]
+    return made
+
+
+def test_wide_words_take_a_second_line_before_a_column_goes_into_a_second_table() -> None:
+    assert printed([r for r in wide_words() if r.torch in ("2.9.1", "2.11.0")], 80) == dedent("""\
+        deepspeed==0.18.3           torch 2.9.1    torch 2.11.0
+        exchange
+          heads[direction=scatter,dtype=float32,heads=6,layout=bshd]
+            eager · 2 ranks         agree exact    agree exact
+            aot_eager · 2 ranks     partly raised  partly raised
+                                    RuntimeError   RuntimeError""")
+    four = printed(wide_words(), 120).splitlines()
+    assert four[0].count("torch") == 4
+    assert four[-2:] == [
+        "    aot_eager · 2 ranks" + 3 * " " + 4 * "  partly raised",
+        26 * " " + "  RuntimeError " * 3 + "  RuntimeError",
+    ]
+
+
+def test_where_there_is_room_the_words_stay_on_one_line() -> None:
+    assert printed(wide_words(), 200).count("partly raised RuntimeError") == 4
+
+
+def test_a_label_and_a_cell_of_two_lines_each_are_two_lines() -> None:
+    rows = many()
+    fault: dict[str, Any] = {"verdict": "raised", "signature": "AssertionError: x", "error": None}
+    rows = [dataclasses.replace(r, **fault) if "linear" in r.case else r for r in rows]
+    lines = printed(rows, 60).splitlines()
+    place = next(i for i, line in enumerate(lines) if "raised" in line)
+    assert [line.split()[-2:] for line in lines[place : place + 2]] == [["raised"] * 2, ["AssertionError"] * 2]
+    assert "rows" in lines[place]
+    assert "ranks" in lines[place + 1]
 
 
 def test_rows_that_say_another_word_are_not_folded_together() -> None:
@@ -128,8 +208,9 @@ def test_a_column_that_says_one_thing_everywhere_says_it_once_per_probe() -> Non
     broken: dict[str, Any] = {"verdict": "unimportable", "error": None, "signature": "AttributeError: custom_op"}
     rows = [dataclasses.replace(r, **broken) if r.torch == "2.9.1" else r for r in many()]
     assert printed(rows, 80).count("unimportable") == 2
+    assert "e.g." not in printed(rows, 80)
     rows[0] = dataclasses.replace(rows[0], signature="ImportError: other")
-    assert printed(rows, 80).count("unimportable") == len(rows) / 2
+    assert printed(rows, 80).count("e.g.") == 2
 
 
 def test_all_rows_shows_every_row() -> None:

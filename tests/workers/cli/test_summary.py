@@ -7,13 +7,14 @@ import pytest
 from service.findings import Finding
 from service.store.views import CellRow
 from tests.workers.cli.rows import known_fault, row
+from workers.cli.layout import sentence
 from workers.cli.summary import Heading, exit_status, submission_lines
 
 HEADING = Heading(3, "/home/me/state", {"2.9.1-index": {"git_version": "5811a8d7da873dd699ff6687092c225caffcf1bb"}})
 
 
-def printed(rows: list[CellRow], *findings: Finding, heading: Heading = HEADING) -> str:
-    return "\n".join(line.plain for line in submission_lines(heading, rows, findings, 100))
+def printed(rows: list[CellRow], *findings: Finding, heading: Heading = HEADING, width: int = 100) -> str:
+    return "\n".join(line.plain for line in submission_lines(heading, rows, findings, width))
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,28 @@ def test_the_headline_fault_is_said_in_words_with_the_way_to_see_it() -> None:
     assert "- 0.18.3: zero gradient on torch 2.11.0 only\n" in text
     assert "  in full: gradmatrix show 17, one of 2 such cells" in text
     assert "--resume" not in text
+
+
+def test_a_long_sentence_hangs_and_a_long_error_is_cut_to_one_line() -> None:
+    finding = Finding(
+        "torch", "deepspeed==0.18.3: raised in x (4 cases; eager; 2 ranks)", 7, 1, f"KeyError: {'k' * 99}"
+    )
+    assert printed([row()], finding, width=40).splitlines()[-5:] == [
+        "",
+        "- deepspeed==0.18.3: raised in x",
+        "  (4 cases; eager; 2 ranks)",
+        f"  KeyError: {'k' * 27}…",
+        "  in full: gradmatrix show 7",
+    ]
+
+
+@pytest.mark.parametrize("width", range(28, 80, 3))
+def test_a_number_and_its_noun_stay_together(width: int) -> None:
+    text = "raised in exchange/x (12 cases; eager; 2 ranks): on torch 2.9.1 in 3 of 12 cells"
+    lines = sentence(text, width)
+    assert " ".join(line.strip() for line in lines) == f"- {text}"
+    assert max(map(len, lines)) <= width
+    assert not any(line.endswith(("12", "2", "torch")) for line in lines)
 
 
 def test_where_the_forward_was_wrong_too_the_headline_counts() -> None:

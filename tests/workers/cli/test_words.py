@@ -5,7 +5,7 @@ from rich.console import Console
 
 from service.verdicts import VERDICTS, Verdict
 from tests.workers.cli.rows import row
-from workers.cli.words import cell_text, human_bytes, human_seconds, inert, number
+from workers.cli.words import TIMES, TO, cell_text, cells_text, human_bytes, human_seconds, inert, number
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,22 @@ from workers.cli.words import cell_text, human_bytes, human_seconds, inert, numb
 )
 def test_a_cell_shows_the_word_and_the_number_that_matters(changes: dict[str, object], shown: str) -> None:
     assert cell_text(row(**changes)).plain == shown
+
+
+@pytest.mark.parametrize(
+    ("verdict", "numbers", "shown"),
+    [
+        ("agree", [{"error": 0.0}, {"error": 4e-8}, {"error": 1e-8}], "agree ≤4e-8"),
+        ("agree", [{"error": 0.0}, {"error": 0.0}], "agree exact"),
+        ("agree", [{"error": None}, {"error": None}], "agree"),
+        ("mismatch", [{"error": 0.5}, {"error": 0.125}], f"mismatch 0.12{TO}0.5"),
+        ("mismatch", [{"error": 0.5}, {"error": None}], "mismatch 0.5"),
+        ("scaled", [{"alpha": 2.0}, {"alpha": 0.5}], f"scaled {TIMES}0.5{TO}{TIMES}2"),
+        ("crash", [{}, {}], "crash"),
+    ],
+)
+def test_cells_that_share_a_line_show_their_range(verdict: str, numbers: list[dict[str, object]], shown: str) -> None:
+    assert cells_text([row(verdict=verdict, **changes) for changes in numbers]).plain == shown
 
 
 def test_every_verdict_has_words_of_its_own_and_a_style_that_exists() -> None:

@@ -1,0 +1,245 @@
+"""The words of a finding: who has which fault where, what stands beside it, and how far it reaches.
+
+On the straight line a part of ``service.findings``; pure. Nothing is said of a column or of a checkout that does not
+hold for every cell of the group, or the sentence says for how many it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from packaging.version import InvalidVersion, Version
+
+from jobs.contract import TRACED_MODES
+from service.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from service.compare import Row
+
+BAD, GOOD, OTHER, NOTHING = "bad", "good", "other", ""
+MIXED, HAVING = "mixed", "having"
+EVERYTHING = "every case"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What makes two failures the same one."""
+
+    verdict: Verdict
+    signature: str
+    probe: str
+
+
+@dataclass
+class Group:
+    """Sites at which the checkouts ``having`` have one fault on the torch versions ``bad``, and on no others.
+
+    labels, torches  all there are, in order
+    tables           per site the state of every (checkout, torch)
+    rows             the failing ones
+    """
+
+    fault: Fault
+    having: tuple[str, ...]
+    labels: tuple[str, ...]
+    torches: tuple[str, ...]
+    bad: tuple[str, ...]
+    tables: list[dict[tuple[str, str], str]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    def along_torch(self, torch: str) -> Counter[str]:
+        """How many of these sites say what of ``torch``, in the checkouts that have the fault."""
+        return Counter(table[label, torch] for table in self.tables for label in self.having)
+
+    def elsewhere(self, label: str) -> Counter[str]:
+        """How many cells say what of another checkout, on the torch versions that have the fault."""
+        return Counter(table[label, torch] for table in self.tables for torch in self.bad)
+
+    @property
+    def axis(self) -> Literal["torch", "checkout", "throughout"]:
+        """Along what it begins or ends."""
+        if any({GOOD, OTHER} & set(self.along_torch(torch)) for torch in self.torches):
+            return "torch"
+        others = [label for label in self.labels if label not in self.having]
+        return "checkout" if any(set(self.elsewhere(label)) - {NOTHING} for label in others) else "throughout"
+
+    @property
+    def regressed(self) -> list[str]:
+        """The checkouts that have it and come after a release that is good."""
+        return [have for have in self.having if any(_later(have, label) for label in self._good)]
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the newest that has it comes before a release that is good."""
+        return any(self.fixes(label) for label in self._good)
+
+    def fixes(self, label: str) -> bool:
+        """Whether ``label`` comes after a release that has the fault, and before none."""
+        return any(_later(label, have) for have in self.having) and not any(_later(have, label) for have in self.having)
+
+    @property
+    def _good(self) -> list[str]:
+        return [label for label in self.labels if label not in self.having and self.elsewhere(label)[GOOD]]
+
+
+def release(name: str) -> tuple[str, Version] | None:
+    """A release's subject and version; None for a commit or a folder."""
+    package, separator, version = name.partition(" (")[0].rpartition("==")
+    try:
+        return (package, Version(version)) if separator else None
+    except InvalidVersion:
+        return None
+
+
+def _later(one: str, two: str) -> bool:
+    """Whether ``one`` is a later release of the subject of ``two``."""
+    known = release(one), release(two)
+    return known[0] is not None and known[1] is not None and known[0][0] == known[1][0] and known[0][1] > known[1][1]
+
+
+def told(group: Group, *, several: bool) -> str:
+    """The sentence. ``several``: there was more than one column to try."""
+    regressed = group.regressed
+    everyone = len(regressed) == len(group.having)
+    who = f"{'regression in ' if everyone else ''}{_span(group, group.having)}"
+    said = [f"{who}: {group.fault.verdict.info.label} {_what(group)}: {_torch(group)}", *_checkouts(group)]
+    if several and group.axis == "throughout":
+        said[0] += ", wherever it was tried"
+    if regressed and not everyone:
+        said.append(f"a regression in {_span(group, regressed)}")
+    return "; ".join(said)
+
+
+def why(fault: Fault) -> str:
+    """For a fault that is an error, which."""
+    return fault.signature if fault.verdict.info.group == "no answer" else ""
+
+
+def _what(group: Group) -> str:
+    """``in traced exchange/dim0 (aot_eager, inductor; 2 ranks)``."""
+    if group.fault.probe == EVERYTHING:
+        return f"({EVERYTHING})"
+    modes = [mode for mode in ("eager", *TRACED_MODES) if any(row.mode == mode for row in group.rows)]
+    worlds = sorted({row.world_size for row in group.rows})
+    cases = {row.case for row in group.rows}
+    transports = sorted({row.transport for row in group.rows})
+    traced = "traced " if set(modes) <= set(TRACED_MODES) else ""
+    several = f"{len(cases)} cases; " if len(cases) > 1 else ""
+    over = "" if transports == ["gloo"] else f"; {', '.join(transports)}"
+    return f"in {traced}{group.fault.probe} ({several}{', '.join(modes)}; {listed(worlds)} ranks{over})"
+
+
+# -- along torch -----------------------------------------------------------------------------------------------------
+
+
+def _torch(group: Group) -> str:
+    """Where the fault begins and ends along torch, and what the other columns say."""
+    states = [(torch, group.along_torch(torch)) for torch in group.torches]
+    columns = [(torch, _one(counts)) for torch, counts in states]
+    if not {GOOD, OTHER} & {state for _, state in columns}:
+        return "; ".join([f"on torch {listed(group.bad)}", *_silent(states)])
+    answered = [(torch, state) for torch, state in columns if state != NOTHING]
+    runs = [(state, [torch for torch, _ in run]) for state, run in groupby(answered, key=lambda column: column[1])]
+    bad = [index for index, (state, _) in enumerate(runs) if state == BAD]
+    said = [", then ".join(_run(runs, index, alone=len(bad) == 1) for index in bad)]
+    if other := [torch for torch, state in columns if state == OTHER]:
+        said.append(f"another fault on {listed(other)}")
+    return "; ".join([*said, *_silent(states)])
+
+
+def _one(counts: Counter[str]) -> str:
+    """A column's state: cells without an answer do not speak against those that have one."""
+    return next((state for state in (BAD, OTHER, GOOD) if counts[state]), NOTHING)
+
+
+def _run(runs: Sequence[tuple[str, list[str]]], index: int, *, alone: bool) -> str:
+    first, last = runs[index][1][0], runs[index][1][-1]
+    where = f"torch {first} to {last}" if first != last else f"torch {first}{' only' if alone else ''}"
+    right = []
+    if index > 0 and runs[index - 1][0] == GOOD:
+        right.append(f"right up to {runs[index - 1][1][-1]}")
+    if index + 1 < len(runs) and runs[index + 1][0] == GOOD:
+        right.append(f"right {'again ' if index else ''}from {runs[index + 1][1][0]} on")
+    return "; ".join([where, ", ".join(right)]) if right else where
+
+
+def _silent(states: Sequence[tuple[str, Counter[str]]]) -> list[str]:
+    """The columns without an answer, and those in which only some cells have one."""
+    none = [torch for torch, counts in states if set(counts) == {NOTHING}]
+    some = [torch for torch, counts in states if counts[NOTHING] and torch not in none]
+    said = [f"no answer on {listed(none)}"] if none else []
+    return [*said, f"no answer in some cells on {listed(some)}"] if some else said
+
+
+# -- the other checkouts ---------------------------------------------------------------------------------------------
+
+
+def _checkouts(group: Group) -> list[str]:
+    """What the other checkouts say of the same cells; neighbours that say the same are said together."""
+    said = []
+    states = [(label, _exact(group, label)) for label in group.labels]
+    spoken = [(label, state) for label, state in states if state != NOTHING]
+    for (state, _), run in groupby(spoken, key=lambda column: (column[1], (release(column[0]) or ("",))[0])):
+        said += _those(group, state, [label for label, _ in run])
+    none = [label for label, state in states if state == NOTHING]
+    return [*said, f"no answer from {_span(group, none)}"] if none else said
+
+
+def _exact(group: Group, label: str) -> str:
+    """The one state of a checkout, that it has several, or that the sentence is about it."""
+    if label in group.having:
+        return HAVING
+    states = set(group.elsewhere(label))
+    return states.pop() if len(states) == 1 else MIXED
+
+
+def _those(group: Group, state: str, labels: list[str]) -> list[str]:
+    many = len(labels) > 1
+    who = _span(group, labels)
+    if state == HAVING:
+        return []
+    if state == MIXED:
+        return [_mixed(group, label) for label in labels]
+    if state == OTHER:
+        return [f"another fault in {who}"]
+    if state == BAD:
+        return [f"{who} {'have' if many else 'has'} it too"]
+    if group.fixes(labels[0]):
+        return [f"fixed in {labels[0]}"]
+    if group.fault.verdict is Verdict.UNIMPORTABLE:
+        return [f"{who} can be imported"]
+    return [f"{who} {'agree' if many else 'agrees'}"]
+
+
+def _mixed(group: Group, label: str) -> str:
+    """``fixed in X in 8 of 10 cells, another fault in 2``."""
+    counts = group.elsewhere(label)
+    good = f"fixed in {label} in" if group.fixes(label) else f"{label} agrees in"
+    words = {GOOD: good, BAD: "the same fault in", OTHER: "another fault in", NOTHING: "no answer in"}
+    (word, count), *rest = [(word, counts[state]) for state, word in words.items() if counts[state]]
+    lead = word if counts[GOOD] else f"{label}: {word}"
+    return ", ".join([f"{lead} {count} of {counts.total()} cells", *(f"{word} {count}" for word, count in rest)])
+
+
+def _span(group: Group, names: Sequence[str]) -> str:
+    """Checkouts by name; of many neighbouring releases the first and the last."""
+    lines = {(release(name) or ("",))[0] for name in names}
+    first = group.labels.index(names[0])
+    if (
+        len(names) > 3
+        and len(lines) == 1
+        and "" not in lines
+        and group.labels[first : first + len(names)] == tuple(names)
+    ):
+        return f"{names[0]} to {names[-1]}"
+    return listed(names)
+
+
+def listed(names: Sequence[object]) -> str:
+    """``a, b and c``."""
+    words = [str(name) for name in names]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nothing"

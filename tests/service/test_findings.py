@@ -1,0 +1,302 @@
+"""What differs, once per fault, and nothing in a sentence that the rows do not bear out."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.compare import Finding, Row, sentences
+from service.verdicts import Verdict
+from tests.service.answers import DIM0, NEW, OLD, Cell, at
+
+OLDER, ODD = "deepspeed==0.9.5", "path:odd"
+HEADS = "exchange/seq_head[layout=bshd]"
+
+
+def texts(rows: list[Row]) -> list[str]:
+    return [finding.text for finding in sentences(rows)]
+
+
+def zero_in_traced_modes(label: str = OLD) -> list[Row]:
+    """Agreement everywhere but in the traced modes of torch 2.11.0, 2 ranks."""
+    return [
+        at(torch, "zero_gradient" if torch == "2.11.0" and mode != "eager" else "agree", number, label, mode=mode)
+        for number, (torch, mode) in enumerate(
+            [(t, m) for t in ("2.11.0", "2.2.2", "2.9.1") for m in ("eager", "aot_eager", "inductor")], 10
+        )
+    ]
+
+
+def good(rows: Iterable[Any], label: str) -> list[Row]:
+    return [replace(row, label=label, checkout=label * 3, verdict="agree", signature="") for row in rows]
+
+
+# -- along torch -----------------------------------------------------------------------------------------------------
+
+
+def test_one_fault_is_one_sentence_with_its_last_good_column() -> None:
+    (finding,) = sentences(zero_in_traced_modes())
+    assert finding.text == (
+        "deepspeed==0.18.3: zero gradient in traced exchange/dim0 (aot_eager, inductor; 2 ranks): "
+        "torch 2.11.0 only; right up to 2.9.1"
+    )
+    assert (finding.axis, finding.cell, finding.cells) == ("torch", 11, 2)
+    assert str(finding).endswith("(cell 11)")
+
+
+def along(*verdicts: tuple[str, str | None]) -> str:
+    (text, *rest) = texts([at(torch, verdict, number) for number, (torch, verdict) in enumerate(verdicts)])
+    assert rest == []
+    return text.partition("ranks): ")[2]
+
+
+def test_transitions() -> None:
+    good, bad = "agree", "mismatch"
+    assert along(("2.9.1", good), ("2.10.0", bad), ("2.11.0", bad)) == "torch 2.10.0 to 2.11.0; right up to 2.9.1"
+    assert along(("2.9.1", bad), ("2.10.0", good)) == "torch 2.9.1 only; right from 2.10.0 on"
+    assert along(("2.2.2", good), ("2.9.1", bad), ("2.10.0", good)) == (
+        "torch 2.9.1 only; right up to 2.2.2, right again from 2.10.0 on"
+    )
+    assert along(("2.2.2", bad), ("2.3.1", good), ("2.4.1", bad), ("2.10.0", bad), ("2.11.0", good)) == (
+        "torch 2.2.2; right from 2.3.1 on, then torch 2.4.1 to 2.10.0; right up to 2.3.1, right again from 2.11.0 on"
+    )
+    assert along(("2.2.2", None), ("2.9.1", good), ("2.10.0", "unsupported"), ("2.11.0", bad)) == (
+        "torch 2.11.0 only; right up to 2.9.1; no answer on 2.2.2 and 2.10.0"
+    )
+
+
+def test_columns_are_versions_and_not_words() -> None:
+    rows: list[Row] = [at("2.9.1", "agree"), at("2.10.0", "agree"), at("2.11.0.dev20260101", "mismatch")]
+    random.Random(1).shuffle(rows)
+    assert texts(rows)[0].endswith("torch 2.11.0.dev20260101 only; right up to 2.10.0")
+
+
+def test_two_faults_are_two_sentences_that_know_of_each_other() -> None:
+    found = sentences([at("2.2.2", "raised", signature="KeyError"), at("2.9.1"), at("2.11.0", "zero_gradient")])
+    assert sorted((finding.text.partition("ranks): ")[2], finding.why) for finding in found) == [
+        ("torch 2.11.0 only; right up to 2.9.1; another fault on 2.2.2", ""),
+        ("torch 2.2.2 only; right from 2.9.1 on; another fault on 2.11.0", "KeyError"),
+    ]
+    assert {str(finding)[-19:] for finding in found} >= {" (KeyError) (cell 1)"[-19:]}
+
+
+def test_modes_that_differ_only_in_what_was_not_answered_share_a_sentence() -> None:
+    rows = [
+        row if (row.torch, row.mode) != ("2.2.2", "inductor") else replace(row, verdict="unsupported")  # type: ignore[type-var]
+        for row in zero_in_traced_modes()
+    ]
+    assert texts(rows) == [
+        "deepspeed==0.18.3: zero gradient in traced exchange/dim0 (aot_eager, inductor; 2 ranks): "
+        "torch 2.11.0 only; right up to 2.9.1; no answer in some cells on 2.2.2"
+    ]
+
+
+# -- between checkouts -----------------------------------------------------------------------------------------------
+
+
+def test_a_fault_that_a_later_release_lacks_is_fixed_in_it_and_said_once() -> None:
+    rows = [*good(zero_in_traced_modes(), NEW), *zero_in_traced_modes()]
+    assert texts(rows) == [
+        "deepspeed==0.18.3: zero gradient in traced exchange/dim0 (aot_eager, inductor; 2 ranks): "
+        "torch 2.11.0 only; right up to 2.9.1; fixed in deepspeed==0.19.8"
+    ]
+
+
+def test_a_fault_that_an_older_release_lacks_is_a_regression_in_the_newer() -> None:
+    rows = [*zero_in_traced_modes(NEW), *good(zero_in_traced_modes(), OLDER)]
+    assert texts(rows) == [
+        "regression in deepspeed==0.19.8: zero gradient in traced exchange/dim0 (aot_eager, inductor; 2 ranks): "
+        "torch 2.11.0 only; right up to 2.9.1; deepspeed==0.9.5 agrees"
+    ]
+
+
+def ends(*verdicts: tuple[str, str | None]) -> str:
+    """The only sentence about a wrong gradient on torch 2.11.0, without what and where."""
+    found = texts([at("2.11.0", verdict, label=label) for label, verdict in verdicts])
+    (text,) = [text for text in found if "wrong gradient" in text]
+    return text.replace(": wrong gradient in exchange/dim0 (eager; 2 ranks): on torch 2.11.0", "")
+
+
+def test_several_checkouts() -> None:
+    labels = [f"deepspeed==0.{minor}.0" for minor in range(8, 13)]
+    bad = [(label, "mismatch") for label in labels[:4]]
+    assert ends((OLD, "mismatch"), (NEW, "agree"), (OLDER, "mismatch")) == (
+        "deepspeed==0.9.5 and deepspeed==0.18.3; fixed in deepspeed==0.19.8"
+    )
+    assert ends(*bad, (labels[4], "agree")) == "deepspeed==0.8.0 to deepspeed==0.11.0; fixed in deepspeed==0.12.0"
+    assert ends((OLDER, "mismatch"), (OLD, "agree"), (NEW, "mismatch")) == (
+        "deepspeed==0.9.5 and deepspeed==0.19.8; deepspeed==0.18.3 agrees; a regression in deepspeed==0.19.8"
+    )
+    assert ends((OLDER, "raised"), (OLD, "mismatch"), (NEW, None)) == (
+        "deepspeed==0.18.3; another fault in deepspeed==0.9.5; no answer from deepspeed==0.19.8"
+    )
+    assert ends((OLDER, "agree"), (OLD, "mismatch"), (NEW, "agree")) == (
+        "regression in deepspeed==0.18.3; deepspeed==0.9.5 agrees; fixed in deepspeed==0.19.8"
+    )
+
+
+def test_a_folder_or_another_subject_is_neither_older_nor_newer() -> None:
+    assert ends((OLD, "mismatch"), (ODD, "agree")) == f"{OLD}; {ODD} agrees"
+    assert ends((OLD, "agree"), (ODD, "mismatch")) == f"{ODD}; {OLD} agrees"
+    assert ends((OLD, "mismatch"), ("other==1.0", "agree")) == f"{OLD}; other==1.0 agrees"
+
+
+def test_what_holds_for_some_cells_only_is_counted() -> None:
+    modes = ("eager", "aot_eager", "inductor")
+    rows: list[Row] = [at("2.11.0", "mismatch", label=NEW, mode=mode) for mode in modes]
+    rows += [at("2.11.0", "raised" if mode == "eager" else "agree", label=OLD, mode=mode) for mode in modes]
+    first, second = texts(rows)
+    assert first.startswith("regression in deepspeed==0.19.8: wrong gradient in exchange/dim0 (eager, aot_eager, ")
+    assert first.endswith("on torch 2.11.0; deepspeed==0.18.3 agrees in 2 of 3 cells, another fault in 1")
+    assert second.endswith("on torch 2.11.0; another fault in deepspeed==0.19.8")
+
+
+def test_an_import_that_fails_is_said_once_for_all_cases() -> None:
+    need: dict[str, Any] = {"signature": "needs torch.library.custom_op"}
+    rows: list[Row] = []
+    for case in (DIM0, HEADS):
+        rows += [at("2.2.2", "unimportable", 1, NEW, case=case, **need), at("2.9.1", "agree", 2, NEW, case=case)]
+        rows += [at("2.2.2", "mismatch", 3, case=case), at("2.9.1", "mismatch", 4, case=case)]
+    (finding,) = [finding for finding in sentences(rows) if "import" in finding.text]
+    assert finding.text == (
+        "regression in deepspeed==0.19.8: not importable (every case): torch 2.2.2 only; right from 2.9.1 on; "
+        "deepspeed==0.18.3 can be imported"
+    )
+    assert (finding.why, finding.cells) == ("needs torch.library.custom_op", 2)
+
+
+def test_an_import_that_was_never_tried_on_that_torch_is_not_called_good() -> None:
+    rows: list[Row] = [at("2.2.2", "unimportable", label=NEW), at("2.9.1", label=NEW), at("2.9.1", label=OLD)]
+    assert texts(rows)[0].endswith("torch 2.2.2 only; right from 2.9.1 on; no answer from deepspeed==0.18.3")
+
+
+# -- order and truth -------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_everywhere_is_told_as_such_and_agreement_not_at_all() -> None:
+    (finding,) = sentences([at("2.9.1", "mismatch", 5), at("2.11.0", "mismatch", 6)])
+    assert finding.axis == "throughout"
+    assert finding.text.endswith("on torch 2.9.1 and 2.11.0, wherever it was tried")
+    assert sentences([at("2.9.1"), at("2.11.0")]) == []
+    assert sentences([]) == []
+
+
+def test_the_most_important_comes_first() -> None:
+    def track(case: str, verdict: str, old: str, new: str, **more: Any) -> list[Row]:
+        """``old`` and ``new``: on which of the two torch versions a checkout has the fault."""
+        return [
+            at(torch, verdict if torch in where.split() else "agree", label=label, case=f"exchange/{case}", **more)
+            for label, where in ((OLD, old), (NEW, new))
+            for torch in ("2.9.1", "2.11.0")
+        ]
+
+    both = "2.9.1 2.11.0"
+    rows = [
+        *track("everywhere", "raised", both, both),
+        *track("lately_fixed", "raised", both, ""),
+        *track("lately_broken", "raised", "", both),
+        *track("newly_fixed", "raised", "2.11.0", ""),
+        *track("newly_broken", "raised", "", "2.11.0"),
+        *track("loud", "mismatch", "", "2.11.0", forward_ok=False, mode="inductor"),
+        *track("silent_throughout", "zero_gradient", both, both, forward_ok=True),
+        *track("silent", "zero_gradient", "", both, forward_ok=True),
+    ]
+    probes = [match.group(1) for text in texts(rows) if (match := re.search(r"exchange/(\w+)", text))]
+    assert probes == [
+        "silent", "silent_throughout", "newly_broken", "loud", "newly_fixed", "lately_broken", "lately_fixed",
+        "everywhere",
+    ]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([None, *(verdict.value for verdict in Verdict)]), min_size=2, max_size=6))
+def test_every_fault_is_in_some_sentence_and_no_cell_is_wrongly_named(said: list[str | None]) -> None:
+    rows: list[Row] = [at(f"2.{minor}.0", verdict, minor) for minor, verdict in enumerate(said)]
+    found = sentences(rows)
+    failing = {row.cell: row for row in rows if row.verdict is not None and Verdict(row.verdict).failing}
+    assert all(finding.cell in failing for finding in found)
+    assert {failing[finding.cell].verdict for finding in found} == {row.verdict for row in failing.values()}
+
+
+LABELS, TORCHES, MODES = (OLDER, OLD, NEW, ODD), ("2.2.2", "2.9.1", "2.11.0"), ("eager", "aot_eager", "inductor")
+KNOWN = {"zero gradient": "zero_gradient", "raised": "raised", "wrong gradient": "mismatch"}
+ANSWERS = st.sampled_from(["agree", "agree", "agree", "refused", None, "unsupported", *KNOWN.values()])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ANSWERS, min_size=36, max_size=36))
+def test_no_sentence_says_what_the_rows_do_not_and_every_failing_cell_is_in_one(said: list[str | None]) -> None:
+    places = [(label, torch, mode) for label in LABELS for torch in TORCHES for mode in MODES]
+    rows = {
+        place: at(place[1], verdict, number, place[0], mode=place[2])
+        for number, (place, verdict) in enumerate(zip(places, said, strict=True))
+    }
+    found = sentences(list(rows.values()))
+    assert sum(finding.cells for finding in found) == sum(verdict in KNOWN.values() for verdict in said)
+    for finding in found:
+        _check(finding, rows)
+
+
+def _check(finding: Finding, rows: dict[tuple[str, str, str], Cell]) -> None:
+    head, what, claims = re.split(r": (?=zero|raised|wrong)|\): ", finding.text)
+    fault = KNOWN[what.partition(" in ")[0]]
+    modes = [mode for mode in MODES if re.search(rf"\b{mode}\b", what.partition("(")[2])]
+    having = head.removeprefix("regression in ").replace(" and ", ", ").split(", ")
+    bad = [
+        torch
+        for torch in TORCHES
+        if all(rows[label, torch, mode].verdict == fault for label in having for mode in modes)
+    ]
+    assert finding.cells == len(having) * len(bad) * len(modes)
+
+    def there(labels: Iterable[str], torches: Iterable[str]) -> list[str | None]:
+        torches = list(torches)
+        return [rows[label, torch, mode].verdict for label in labels for torch in torches for mode in modes]
+
+    def others(name: str) -> list[str | None]:
+        return there([label for label in LABELS if label in name.replace(" and ", ", ").split(", ")], bad)
+
+    def right(torch: str) -> bool:
+        here = there(having, [torch])
+        return not any(map(_failing, here)) and any(map(_settled, here))
+
+    says: dict[str, Callable[[str], bool]] = {
+        r"right up to ([\d.]+\d)": right,
+        r"right (?:again )?from ([\d.]+\d) on": right,
+        r"fixed in (\S+)$": lambda name: all(map(_settled, others(name))) and name in (OLD, NEW),
+        r"(\S.*) agrees?$": lambda names: all(map(_settled, others(names))),
+        r"another fault in (\S+(?:==|:).*)$": lambda names: all(_failing(v) and v != fault for v in others(names)),
+        r"(\S.*) (?:has|have) it too$": lambda names: set(others(names)) == {fault},
+        r"no answer from (.*)": lambda names: not any(_failing(v) or _settled(v) for v in others(names)),
+        r"no answer on (.*)": lambda torches: (
+            not any(_failing(v) or _settled(v) for v in there(having, torches.replace(" and ", ", ").split(", ")))
+        ),
+        r"another fault on (.*)": lambda torches: any(
+            map(_failing, there(having, torches.replace(" and ", ", ").split(", ")))
+        ),
+    }
+    for claim in claims.split("; "):
+        for pattern, holds in says.items():
+            for match in re.finditer(pattern, claim):
+                assert holds(match.group(1)), (finding.text, claim)
+        if counted := re.match(r"(?:fixed in )?(\S+) (?:agrees )?in (\d+) of (\d+) cells", claim):
+            here = others(counted.group(1))
+            assert (sum(map(_settled, here)), len(here)) == (int(counted.group(2)), int(counted.group(3)))
+    if head.startswith("regression in "):
+        older = LABELS[: LABELS.index(having[0])]
+        assert ODD not in having
+        assert any(map(_settled, there(older, bad)))
+
+
+def _failing(verdict: str | None) -> bool:
+    return verdict is not None and Verdict(verdict).failing
+
+
+def _settled(verdict: str | None) -> bool:
+    return verdict is not None and Verdict(verdict).settled
