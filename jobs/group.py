@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from jobs.stream import LineReader, encode, write_all
 
 STACKS_GRACE_S = 1.5
 OTHERS_GRACE_S = 2.0
-"""How long the ranks of a group may take to answer once one of them raised or died."""
+"""How long the ranks of a group may take to answer once one of them raised or died …"""
+IDLE_S = 0.4
+"""… and how long they may use no processor time meanwhile: then they wait for the one that is gone."""
 ANSWER_FIELDS = ("status", "phase", "error", "reason", "changed", "seconds", "repeat_equal")
 
 
@@ -202,7 +204,11 @@ class Group:
             return False
         if all(done(rank) or rank.gone for rank in self._ranks):
             return True
-        self._listen(lambda: all(done(r) or r.gone for r in self._ranks), time.monotonic() + OTHERS_GRACE_S)
+        idle = _Idle(rank.pid for rank in self._ranks if not (done(rank) or rank.gone))
+        self._listen(
+            lambda: all(done(r) or r.gone for r in self._ranks) or idle.since() > IDLE_S,
+            time.monotonic() + OTHERS_GRACE_S,
+        )
         return True
 
     def _settled(self, done: Callable[[RankState], bool]) -> bool:
@@ -217,7 +223,7 @@ class Group:
                 return False
             readers = [r for rank in self._ranks for r in (rank.events, rank.log) if not r.closed]
             if readers:
-                select.select([r.fd for r in readers], [], [], min(left, 0.25))
+                select.select([r.fd for r in readers], [], [], min(left, 0.1))
             for number, rank in enumerate(self._ranks):
                 self._take(number, rank)
             if not readers and not until():
@@ -321,6 +327,30 @@ class Group:
             rank.events.close()
             rank.log.close()
             os.close(rank.commands)
+
+
+class _Idle:
+    """Watches processes: for how long all of them have slept without using the processor."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = tuple(pids)
+        self._used: list[str] = []
+        self._at = time.monotonic()
+
+    def since(self) -> float:
+        """Seconds since any of them was last seen to do something."""
+        used = [self._usage(pid) for pid in self._pids]
+        if used != self._used or any(usage.startswith("R") for usage in used):
+            self._used, self._at = used, time.monotonic()
+        return time.monotonic() - self._at
+
+    @staticmethod
+    def _usage(pid: int) -> str:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return ""
+        return f"{fields[0]} {fields[11]} {fields[12]}"  # state, and ticks in user and in kernel mode
 
 
 def _answer(status: str, phase: str, **fields: Any) -> dict[str, Any]:

@@ -106,9 +106,7 @@ def told(group: Group, *, several: bool) -> str:
     regressed = group.regressed
     everyone = len(regressed) == len(group.having)
     who = f"{'regression in ' if everyone else ''}{_span(group, group.having)}"
-    said = [f"{who}: {group.fault.verdict.info.label} {_what(group)}: {_torch(group)}", *_checkouts(group)]
-    if several and group.axis == "throughout":
-        said[0] += ", wherever it was tried"
+    said = [f"{who}: {group.fault.verdict.info.label} {_what(group)}: {_torch(group, several)}", *_checkouts(group)]
     if regressed and not everyone:
         said.append(f"a regression in {_span(group, regressed)}")
     return "; ".join(said)
@@ -136,12 +134,13 @@ def _what(group: Group) -> str:
 # -- along torch -----------------------------------------------------------------------------------------------------
 
 
-def _torch(group: Group) -> str:
+def _torch(group: Group, several: bool) -> str:
     """Where the fault begins and ends along torch, and what the other columns say."""
     states = [(torch, group.along_torch(torch)) for torch in group.torches]
     columns = [(torch, _one(counts)) for torch, counts in states]
     if not {GOOD, OTHER} & {state for _, state in columns}:
-        return "; ".join([f"on torch {listed(group.bad)}", *_silent(states)])
+        tried = ", wherever it was tried" if several and group.axis == "throughout" else ""
+        return "; ".join([f"on torch {listed(group.bad)}{tried}", *_silent(states)])
     answered = [(torch, state) for torch, state in columns if state != NOTHING]
     runs = [(state, [torch for torch, _ in run]) for state, run in groupby(answered, key=lambda column: column[1])]
     bad = [index for index, (state, _) in enumerate(runs) if state == BAD]

@@ -38,7 +38,7 @@ class Line:
 def fits(title: Line, lines: Iterable[Line], width: int, *, capped: bool) -> bool:
     """Whether every line with cells stays one line in one table, cells aside that are ``capped``."""
     rows = [title, *(line for line in lines if line.cells)]
-    label = max(0, *(cell_len(row.label.plain) for row in rows))
+    label = max(NARROWEST_LABEL, *(cell_len(row.label.plain) for row in rows))
     return label + sum(size + GAP for size in _widths(rows, capped)) <= width
 
 

@@ -141,6 +141,17 @@ def test_rows_that_fail_alike_are_one_line_with_what_they_share_and_one_of_them(
     ]
 
 
+def test_what_every_case_of_the_probe_has_is_not_said_to_be_shared() -> None:
+    rows = [dataclasses.replace(r, case=r.case.replace("]", ",input=plain]")) for r in failing(4)]
+    assert "    all loss=linear; e.g. dim0[dtype=bfloat16,loss=linear,input=plain] aot_eager" in printed(rows, 100)
+
+
+@pytest.mark.parametrize("width", range(56, 80))
+def test_a_folded_label_breaks_neither_before_a_dot_nor_between_a_number_and_its_noun(width: int) -> None:
+    lines = [line.strip() for line in printed(many(), width).splitlines()]
+    assert not any(line.startswith(("·", "ranks")) for line in lines)
+
+
 def test_three_rows_that_fail_alike_are_three_lines_and_so_are_any_number_when_all_are_asked_for() -> None:
     assert printed(failing(3), 120).count("zero 0/64") == 3
     assert printed(failing(6), 120).count("zero 0/64") == 1
@@ -194,7 +205,7 @@ def test_a_label_and_a_cell_of_two_lines_each_are_two_lines() -> None:
     lines = printed(rows, 60).splitlines()
     place = next(i for i, line in enumerate(lines) if "raised" in line)
     assert [line.split()[-2:] for line in lines[place : place + 2]] == [["raised"] * 2, ["AssertionError"] * 2]
-    assert "rows" in lines[place]
+    assert lines[place].startswith("  dim0: 3 cases")
     assert "ranks" in lines[place + 1]
 
 
