@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.contract import RANK_STATUS, Deadlines, Limits
+from jobs.channel import Idle, Zygote, ZygoteLostError, believable, send_signal
+from jobs.contract import RANK_STATUS, Deadlines
 from jobs.ranks import RankSetup
 from jobs.stream import LineReader, encode, write_all
 
@@ -60,60 +60,6 @@ class Outcome:
     stacks: dict[int, str]
 
 
-class ZygoteLostError(Exception):
-    """The process that forks ranks is gone."""
-
-
-class Zygote:
-    """The launcher's end of the channel to a zygote."""
-
-    def __init__(self, pid: int, channel: socket.socket, log: LineReader, limits: Limits) -> None:
-        self.pid = pid
-        self.channel = channel
-        self.log = log
-        self.limits = limits
-        self._lines = LineReader(channel.fileno(), limits.line_bytes)
-        self._exits: dict[int, int] = {}
-
-    def messages(self, wait: float) -> Iterator[dict[str, Any]]:
-        """Messages that arrive within ``wait`` seconds; exits of ranks are remembered and not yielded."""
-        select.select([self.channel], [], [], wait)
-        for line in self._lines.read():
-            try:
-                message = json.loads(line)
-                if message.get("z") == "exit":
-                    self._exits[int(message["pid"])] = int(message["status"])
-                    continue
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                # It runs a stranger's code: a message of another form means that it is no longer itself.
-                raise ZygoteLostError from error
-            yield message
-
-    def receive(self, kind: str, deadline: float) -> dict[str, Any]:
-        """The next message of ``kind``. Raises TimeoutError at ``deadline`` and ZygoteLostError when it is gone."""
-        while time.monotonic() < deadline:
-            for message in self.messages(0.05):
-                if message.get("z") == kind:
-                    return message
-            if self._lines.closed:
-                raise ZygoteLostError
-        raise TimeoutError
-
-    def exit_of(self, pid: int) -> int | None:
-        """The wait status of a rank that ended, if it has."""
-        for _ in self.messages(0):
-            pass
-        return self._exits.get(pid)
-
-    def close(self) -> None:
-        """Kill it and reap it; its ranks die with it."""
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        self.channel.close()
-        self.log.close()
-
-
 class Group:
     """Ranks that share a process group. Once retired, it is of no more use."""
 
@@ -149,7 +95,7 @@ class Group:
         except (ZygoteLostError, TimeoutError):
             self.usable = False
             return ranks
-        if not _believable(pids, len(ranks)):
+        if not believable(pids, len(ranks)):
             self.usable = False
             return ranks
         for rank, pid in zip(ranks, pids, strict=True):
@@ -204,7 +150,7 @@ class Group:
             return False
         if all(done(rank) or rank.gone for rank in self._ranks):
             return True
-        idle = _Idle(rank.pid for rank in self._ranks if not (done(rank) or rank.gone))
+        idle = Idle(rank.pid for rank in self._ranks if not (done(rank) or rank.gone))
         self._listen(
             lambda: all(done(r) or r.gone for r in self._ranks) or idle.since() > IDLE_S,
             time.monotonic() + OTHERS_GRACE_S,
@@ -269,7 +215,7 @@ class Group:
         """Have every live rank write its Python stacks, and collect them."""
         for rank in self._ranks:
             if not rank.gone and rank.pid:
-                _kill(rank.pid, signal.SIGUSR1)
+                send_signal(rank.pid, signal.SIGUSR1)
         self._listen(lambda: False, time.monotonic() + STACKS_GRACE_S)
         stacks = {}
         for number, rank in enumerate(self._ranks):
@@ -317,7 +263,7 @@ class Group:
         self.usable = False
         for rank in self._ranks:
             if rank.pid and rank.exit_status is None:
-                _kill(rank.pid, signal.SIGKILL)
+                send_signal(rank.pid, signal.SIGKILL)
         for rank in self._ranks:
             self._await_exit(rank)
         for number, rank in enumerate(self._ranks):
@@ -327,30 +273,6 @@ class Group:
             rank.events.close()
             rank.log.close()
             os.close(rank.commands)
-
-
-class _Idle:
-    """Watches processes: for how long all of them have slept without using the processor."""
-
-    def __init__(self, pids: Iterable[int]) -> None:
-        self._pids = tuple(pids)
-        self._used: list[str] = []
-        self._at = time.monotonic()
-
-    def since(self) -> float:
-        """Seconds since any of them was last seen to do something."""
-        used = [self._usage(pid) for pid in self._pids]
-        if used != self._used or any(usage.startswith("R") for usage in used):
-            self._used, self._at = used, time.monotonic()
-        return time.monotonic() - self._at
-
-    @staticmethod
-    def _usage(pid: int) -> str:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return ""
-        return f"{fields[0]} {fields[11]} {fields[12]}"  # state, and ticks in user and in kernel mode
 
 
 def _answer(status: str, phase: str, **fields: Any) -> dict[str, Any]:
@@ -380,17 +302,3 @@ def _death(rank: RankState) -> str:
 def _inside_a_collective(answer: dict[str, Any]) -> bool:
     frames = (answer.get("error") or {}).get("frames") or []
     return any(f["owner"] == "torch" and "distributed" in f["file"] for f in frames)
-
-
-def _believable(pids: Any, count: int) -> bool:
-    """Whether these may be the ranks: the sender runs a stranger's code, and what it names will be sent signals."""
-    return (
-        isinstance(pids, list)
-        and len(pids) == len({pid for pid in pids if isinstance(pid, int)}) == count
-        and all(pid > 1 and pid not in (os.getpid(), os.getppid()) for pid in pids)
-    )
-
-
-def _kill(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

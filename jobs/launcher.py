@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs import facts, probes, trace
+from jobs.channel import Zygote, ZygoteLostError
 from jobs.contract import PHASE_JOB, PHASE_RANKS, TRACED_MODES, AttemptSpec, CaseInfo, CellSpec, ControlInfo, JobSpec
-from jobs.group import Group, Outcome, Zygote, ZygoteLostError
+from jobs.group import Group, Outcome
 from jobs.ranks import RankSetup, die_with_parent
 from jobs.stream import EventStream, LineReader, encode, tensor_message, write_all
 from jobs.zygote import ZygoteSetup, serve

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jobs.bootstrap import _Exactly, read_line
+from jobs.channel import believable
 from jobs.faults import describe, owner_of
-from jobs.group import _believable
 from jobs.stream import EventStream, LineReader, encode
 
 
@@ -99,5 +99,5 @@ def test_a_syntax_error_names_the_file_it_is_in(tmp_path: Path) -> None:
     "pids", [[1, 5], [-1, 5], [os.getpid(), 5], [os.getppid(), 5], [5, 5], [5], "55", [5, "6"], [5, 6, 7]]
 )
 def test_a_strangers_word_for_a_process_to_signal_is_checked(pids: object) -> None:
-    assert not _believable(pids, 2)
-    assert _believable([54321, 54322], 2)
+    assert not believable(pids, 2)
+    assert believable([54321, 54322], 2)
