@@ -117,7 +117,7 @@ class Rank:
         import torch.distributed as dist
 
         setup = self.setup
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # before anything else: see facts, on thread pools after a fork
         store = dist.FileStore(setup.store, setup.world_size)
         backend = "nccl" if setup.transport == "nccl" else "gloo"
         dist.init_process_group(
