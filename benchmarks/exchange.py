@@ -52,7 +52,7 @@ def torchrun(settings: Settings, torch: str, checkout: Path, row: CellRow) -> fl
         began = time.monotonic()
         done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
         if done.returncode != 0:
-            raise SystemExit(f"torchrun failed for {row.case} {row.mode}:\n{done.stderr[-3000:]}")
+            raise SystemExit(f"torchrun failed for {row.case} {row.mode}:\n{done.stderr[:3000]}")
         return time.monotonic() - began
 
 
