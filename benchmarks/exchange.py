@@ -83,7 +83,6 @@ def main() -> None:
             cases=["exchange/*"],
             modes=MODES,
             world_sizes=WORLD_SIZES,
-            deadlines=settings.deadlines,
         )
         began = time.monotonic()
         work(run)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service import store
-from tests.support.running import ONE_CASE, Run, run_tree, submit, work
+from tests.support.running import ONE_CASE, QUICK, Run, run_tree, submit, work
 from tests.support.runtimes import runtime
 from tests.support.subjects import write_subject
 from workers import events
@@ -38,7 +38,7 @@ def texts_of(run: Run, kind: str) -> list[str]:
 
 def odd(tmp_path: Path, **misbehaviour: str) -> Run:
     tree = write_subject(tmp_path / "odd", **misbehaviour)
-    return run_tree(tmp_path / "home", tree, [runtime(RUNTIME)], cases=[ONE_CASE, NEIGHBOUR])
+    return run_tree(tmp_path / "home", tree, [runtime(RUNTIME)], cases=[ONE_CASE, NEIGHBOUR], deadlines=QUICK)
 
 
 def test_a_subject_without_fault_agrees(tmp_path: Path) -> None:
