@@ -1,4 +1,4 @@
-"""Processes from outside: the launcher's end of the channel to a zygote, signals, and whether anyone is doing anything.
+"""Processes: the launcher's end of the channel to a zygote, signals, life and death, and whether one does anything.
 
 Everything that comes up the channel was said by a process that may run a stranger's code.
 """
@@ -6,6 +6,7 @@ Everything that comes up the channel was said by a process that may run a strang
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -18,6 +19,8 @@ from typing import Any
 
 from jobs.contract import Limits
 from jobs.stream import LineReader
+
+PR_SET_PDEATHSIG = 1
 
 
 class ZygoteLostError(Exception):
@@ -111,3 +114,8 @@ def send_signal(pid: int, number: int) -> None:
     """Send it, if the process is still there and ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent goes; never leave a rank behind."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

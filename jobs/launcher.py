@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs import facts, probes, trace
-from jobs.channel import Zygote, ZygoteLostError
-from jobs.contract import PHASE_JOB, PHASE_RANKS, TRACED_MODES, AttemptSpec, CaseInfo, CellSpec, ControlInfo, JobSpec
+from jobs.channel import Zygote, ZygoteLostError, die_with_parent
+from jobs.contract import PHASE_JOB, PHASE_RANKS, TRACED_MODES, AttemptSpec, CellSpec, ControlInfo, JobSpec
 from jobs.group import Group, Outcome
-from jobs.ranks import RankSetup, die_with_parent
-from jobs.stream import EventStream, LineReader, encode, tensor_message, write_all
+from jobs.oracle.child import compute_in_child
+from jobs.ranks import RankSetup
+from jobs.stream import EventStream, LineReader
 from jobs.zygote import ZygoteSetup, serve
 
 NO_COMPILER = "no C++ compiler"
@@ -73,30 +74,13 @@ class Launcher:
     # -- before any subject code: the oracle and the controls --------------------------------------------------
 
     def _oracles(self) -> None:
-        """Fork a child that computes what is right, and pass on what it says."""
+        """Have a child compute what is right, for every cell and control."""
         wanted = {(cell.case, cell.version, job.world_size) for job in self.spec.jobs for cell in job.cells}
         for job in self.spec.jobs:
             cases = (self._cases[control.case] for control in self._controls_of(job))
             wanted |= {(case.id, case.version, job.world_size) for case in cases}
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                die_with_parent()
-                os.close(read)
-                _compute_oracles(
-                    [(self._cases[case], version, world) for case, version, world in sorted(wanted)], write
-                )
-                status = 0
-            finally:
-                os._exit(status)
-        os.close(write)
-        with os.fdopen(read, "rb") as lines:
-            for line in lines:
-                self.out.emit("oracle", **json.loads(line))
-        if os.waitpid(pid, 0)[1] != 0:
-            raise RuntimeError("the oracle's process failed; its message is on stderr")
+        in_order = [(self._cases[case], version, world_size) for case, version, world_size in sorted(wanted)]
+        compute_in_child(in_order, lambda fields: self.out.emit("oracle", **fields))
 
     def _controls(self) -> None:
         zygote = self._fork_zygote(subject="")
@@ -119,6 +103,9 @@ class Launcher:
                 if mode not in modes or (stage == "after" and mode != "eager") or self._lacks(mode):
                     continue
                 group = self._usable(group, zygote, job, subject="" if stage == "before" else self.spec.subject)
+                if stage == "after" and not group.usable:
+                    group.retire()
+                    return  # its set-up fails, which the cells will say; torch is not to blame
                 command = {"case": case.id, "control": control.id, "mode": mode}
                 outcome = group.run(command, traced=mode in TRACED_MODES) if group.usable else group.setup_outcome()
                 self._emit_control(control, mode, job.world_size, stage, outcome)
@@ -319,16 +306,6 @@ class Launcher:
 
     def _deadline(self, seconds: float) -> float:
         return time.monotonic() + seconds
-
-
-def _compute_oracles(wanted: list[tuple[CaseInfo, int, int]], fd: int) -> None:
-    from jobs import oracle
-
-    for case, version, world_size in wanted:
-        for expected in oracle.expected(case, world_size):
-            tensor = tensor_message(expected.role, expected.name, expected.tensor)
-            line = {"case": case.id, "version": version, "world_size": world_size, "rank": expected.rank}
-            write_all(fd, encode({**line, "tensor": tensor}))
 
 
 def _slowest(outcome: Outcome) -> float:

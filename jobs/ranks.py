@@ -6,7 +6,6 @@ stdout and stderr. What it says is evidence and never a verdict.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import datetime
 import faulthandler
@@ -24,12 +23,12 @@ from typing import Any
 
 from jobs import facts, faults, probes
 from jobs.bootstrap import read_line
+from jobs.channel import die_with_parent
 from jobs.contract import TRACED_MODES, CaseInfo, ControlInfo
 from jobs.stream import encode, tensor_message, write_all
 from jobs.subject.base import RankContext, Subject, Unsupported
 from jobs.trace import Recorder
 
-PR_SET_PDEATHSIG = 1
 GROUP_TIMEOUT = datetime.timedelta(seconds=600)
 POISON_SIZES = (16, 64, 128, 256, 512, 1024, 4096, 16384)
 
@@ -61,11 +60,6 @@ class RankSetup:
     def from_json(cls, data: dict[str, Any]) -> RankSetup:
         """The inverse of :meth:`to_json`."""
         return cls(**{**data, "sps": tuple(data["sps"])})
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent goes; never leave a rank behind."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(setup: RankSetup, events: int, commands: int, log: int, subject: Subject | None) -> None:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs import facts, faults
-from jobs.ranks import RankSetup, die_with_parent
+from jobs.channel import die_with_parent
+from jobs.ranks import RankSetup
 from jobs.ranks import main as rank_main
 from jobs.stream import encode
 from jobs.subject import load_adapter

@@ -105,6 +105,12 @@ def test_changing_torch_in_the_import_makes_the_controls_say_so(tmp_path: Path) 
     assert "changed torch" in detail_of(run)
 
 
+def test_a_set_up_that_raises_is_the_subjects_own_fault(tmp_path: Path) -> None:
+    run = odd(tmp_path, setup="raise ValueError('no group for me')")
+    assert set(run.verdicts().values()) == {"raised"}
+    assert "no group for me" in detail_of(run)
+
+
 def test_an_import_that_fails_names_module_and_line(tmp_path: Path) -> None:
     run = odd(tmp_path, load="import not_there_at_all")
     assert set(run.verdicts().values()) == {"unimportable"}
