@@ -250,7 +250,8 @@ class Launcher:
         self._groups_made += 1
         folder = self._scratch / str(self._groups_made)
         folder.mkdir()
-        sizes = {self._cases[cell.case].sp or job.world_size for cell in job.cells} | {job.world_size}
+        used = {cell.case for cell in job.cells} | {control.case for control in self._controls_of(job)}
+        sizes = {self._cases[case].sp or job.world_size for case in used} | {job.world_size}
         setups = [
             RankSetup(
                 rank=rank,
