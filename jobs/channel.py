@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import select
 import signal
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.contract import Limits
-from jobs.stream import LineReader
+from jobs.stream import LineReader, decode
 
 PR_SET_PDEATHSIG = 1
 
@@ -43,7 +42,7 @@ class Zygote:
         select.select([self.channel], [], [], wait)
         for line in self._lines.read():
             try:
-                message = json.loads(line)
+                message = decode(line)
                 if message.get("z") == "exit":
                     self._exits[int(message["pid"])] = int(message["status"])
                     continue

@@ -45,6 +45,8 @@ TRUSTED_EVENTS = ("oracle", "control")
 
 PHASE_RANKS = "in ranks"
 """The phase whose seconds are what the ranks themselves took so far: per cell and control, the slowest rank."""
+PHASE_STARTS = "starting ranks"
+"""The same for starting the processes of the ranks. Neither of the two is a step that somebody waits for."""
 PHASE_JOB = "job {}"
 """The phase that ends a job: nothing more will be said about its cells."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -22,12 +23,6 @@ def hello() -> dict[str, Any]:
     """The fields of the ``hello`` event. torch is imported already; no CUDA context is made."""
     import torch
 
-    try:
-        import numpy
-
-        numpy_version: str | None = numpy.__version__
-    except ImportError:
-        numpy_version = None
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if _gpu_files() else []
     return {
         "torch": torch.__version__,
@@ -38,11 +33,18 @@ def hello() -> dict[str, Any]:
         "nccl": _nccl_version(torch),
         "driver": _driver_version(),
         "gpus": gpus,
-        "numpy": numpy_version,
+        "numpy": _installed("numpy"),
         "flags": {name: repr(value) for name, value in global_state().items()},
         "compiler": compiler(),
         "processor": _processor(),
     }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _gpu_files() -> bool:

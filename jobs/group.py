@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 from jobs.channel import Idle, Zygote, ZygoteLostError, believable, send_signal
 from jobs.contract import RANK_STATUS, Deadlines
 from jobs.ranks import RankSetup
-from jobs.stream import LineReader, encode, write_all
+from jobs.stream import LineReader, decode, encode, write_all
 
 STACKS_GRACE_S = 1.5
 OTHERS_GRACE_S = 2.0
@@ -191,15 +190,16 @@ class Group:
     def _hear(self, rank: RankState, line: bytes) -> None:
         """One line of a rank, which runs a stranger's code: what is not of the agreed form ends the rank."""
         try:
-            message = json.loads(line)
+            message = decode(line)
             kind = message["e"]
             if kind == "ready":
-                rank.ready, rank.setup_error = True, message["error"]
+                rank.ready, rank.setup_error = True, _checked(message["error"], dict, type(None))
             elif kind == "phase":
                 rank.waiting = True
             elif kind == "tensor" and rank.answer is None:
-                rank.tensors.append(message["tensor"])
+                rank.tensors.append(_checked(message["tensor"], dict))
             elif kind == "answered" and rank.answer is None and message["status"] in RANK_STATUS:
+                _checked(message["seconds"], float, int), _checked(message["error"], dict, type(None))
                 rank.answer = {name: message[name] for name in ANSWER_FIELDS} | {"trace": message["trace"]}
             elif kind == "end" and rank.answer is not None:
                 rank.ended = True
@@ -285,6 +285,12 @@ def _answer(status: str, phase: str, **fields: Any) -> dict[str, Any]:
         "trace": None,
     }
     return {**empty, "status": status, "phase": phase, **fields}
+
+
+def _checked(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError(f"{type(value).__name__} instead of {kinds[0].__name__}")
+    return value
 
 
 def _death(rank: RankState) -> str:

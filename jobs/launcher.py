@@ -18,7 +18,16 @@ from typing import Any
 
 from jobs import facts, probes, trace
 from jobs.channel import Zygote, ZygoteLostError, die_with_parent
-from jobs.contract import PHASE_JOB, PHASE_RANKS, TRACED_MODES, AttemptSpec, CellSpec, ControlInfo, JobSpec
+from jobs.contract import (
+    PHASE_JOB,
+    PHASE_RANKS,
+    PHASE_STARTS,
+    TRACED_MODES,
+    AttemptSpec,
+    CellSpec,
+    ControlInfo,
+    JobSpec,
+)
 from jobs.group import Group, Outcome
 from jobs.oracle.child import compute_in_child
 from jobs.ranks import RankSetup
@@ -170,8 +179,10 @@ class Launcher:
             while True:
                 self._drain_log(zygote)
                 try:
-                    report = zygote.receive("loaded", min(deadline, time.monotonic() + 0.5))["report"]
-                    return report if isinstance(report, dict) else {**lost, "error": _error("Died", "no report")}
+                    report = zygote.receive("loaded", min(deadline, time.monotonic() + 0.5)).get("report")
+                    if isinstance(report, dict) and set(report) == {*lost, "error"}:
+                        return report
+                    return {**lost, "error": _error("Died", "no report of the agreed form")}
                 except TimeoutError:
                     if time.monotonic() >= deadline:
                         raise
@@ -193,7 +204,7 @@ class Launcher:
             if cell.cell in again:
                 self._run_cells(zygote, job, (cell,), 2, deadline)
         self._at["job"] = None
-        self.out.emit("phase", name="starting ranks", seconds=round(self._start_seconds, 3))
+        self.out.emit("phase", name=PHASE_STARTS, seconds=round(self._start_seconds, 3))
         self.out.emit("phase", name=PHASE_RANKS, seconds=round(self._rank_seconds, 3))
         self.out.emit("phase", name=PHASE_JOB.format(job.job), seconds=round(time.monotonic() - began, 3))
 

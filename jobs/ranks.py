@@ -178,6 +178,10 @@ class Rank:
         poison_free_memory()
         self.say("end", trace=trace, seconds=round(time.monotonic() - began, 6))
 
+    def context(self, case: CaseInfo) -> RankContext:
+        """Where this rank stands in the groups that ``case`` uses."""
+        return self._contexts[case.sp or self.setup.world_size]
+
     def barrier(self, phase: str) -> None:
         """Wait until the launcher has seen every rank reach this point."""
         self.say("phase", name=phase)
@@ -194,12 +198,12 @@ class CellRun:
         self.recorder: Recorder | None = None
         self.tensors: list[dict[str, Any]] = []
         self._rank, self._case, self._control, self._mode = rank, case, control, mode
-        self._context = rank._contexts[case.sp or rank.setup.world_size]
         self._module = probes.module(case.family)
         self._function: Callable[..., Any] | None = None
 
     def execute(self) -> None:
         """Build the function, exercise it, and keep the tensors of the second pass."""
+        self._context = self._rank.context(self._case)
         if self._control is not None:
             function = self._module.build_control(self._control, self._case, self._context)
         else:
@@ -262,8 +266,12 @@ def poison_free_memory() -> None:
 
 def spawned() -> None:
     """Entry of a rank that was spawned instead of forked: ``python -m jobs --rank``, the set-up on argv."""
+    # Before the checkout is on the path: a torch.py in it must not be taken for torch.
+    import torch.distributed
+
     from jobs.subject import load_adapter
 
+    torch.set_num_threads(1)
     data = json.loads(sys.argv[2])
     setup = RankSetup.from_json(data["setup"])
     os.dup2(data["log"], 1)

@@ -17,6 +17,21 @@ def encode(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
+def decode(line: bytes) -> dict[str, Any]:
+    """One message from a process that may run a stranger's code. Raises ValueError unless it is a JSON object."""
+    try:
+        message = json.loads(line, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(message, dict):
+        raise ValueError("not an object")
+    return message
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} has no JSON form")
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write every byte of ``data``; a pipe takes what it has room for."""
     view = memoryview(data)
@@ -53,7 +68,7 @@ class EventStream:
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Write one event of type ``kind``."""
-        write_all(self._fd, encode({"v": SCHEMA, "t": kind, **fields}))
+        write_all(self._fd, encode({**fields, "v": SCHEMA, "t": kind}))
 
 
 class LineReader:

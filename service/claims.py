@@ -20,6 +20,14 @@ KILL_S = 45.0
 """After so long without a renewal a worker kills its own container: before anyone else may claim the job."""
 
 
+def wall_s(deadlines: Deadlines) -> float:
+    """The longest that a container of one job may live: outside everything that the job itself holds to a deadline.
+
+    Its own deadline for the job (``job_s``) counts from the import on; what comes before has this much at most.
+    """
+    return deadlines.job_s + 2 * deadlines.import_s + deadlines.compile_s
+
+
 @dataclass(frozen=True)
 class Holder:
     """The process that holds a claim.

@@ -81,10 +81,24 @@ def judge(evidence: Evidence, case: CaseInfo, policy: Policy, faults: Sequence[s
     return _judgement(finding, evidence, policy, forward_ok)
 
 
+NO_SECOND_OPINION = (Verdict.INFRA, Verdict.INVALID, Verdict.UNSUPPORTED)
+
+
+def first_stands(first: Judgement, alone: Judgement) -> bool:
+    """Whether the evidence to keep is that of the first pass: the one alone agrees, or could not answer at all."""
+    right_alone = alone.verdict.settled or alone.verdict is Verdict.INSENSITIVE
+    return first.verdict.failing and (right_alone or alone.verdict in NO_SECOND_OPINION)
+
+
 def merge_passes(first: Judgement, alone: Judgement) -> Judgement:
-    """One verdict from a failing pass among other cases and one alone in fresh ranks. What is right alone leaks."""
-    if not first.verdict.failing or not (alone.verdict.settled or alone.verdict is Verdict.INSENSITIVE):
+    """One verdict from a failing pass among other cases and one alone in fresh ranks. What is right alone leaks.
+
+    What failed among others and could not be repeated alone, for the machine's sake, still failed.
+    """
+    if not first_stands(first, alone):
         return alone
+    if alone.verdict in NO_SECOND_OPINION:
+        return dataclasses.replace(first, detail=f"{first.detail} (not repeated alone: {alone.detail})")
     return dataclasses.replace(
         first,
         verdict=Verdict.LEAK,

@@ -16,16 +16,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.contract import PHASE_JOB, AttemptSpec, CaseInfo, ControlInfo, JobSpec
+from jobs.contract import PHASE_JOB, PHASE_RANKS, PHASE_STARTS, AttemptSpec, CaseInfo, ControlInfo, JobSpec
 from service import store
 from service.cases import CaseCatalogue
 from service.catalog import RuntimeSpec
 from service.config import Settings
 from service.db import Database
 from service.evidence import Blob
-from service.judge import ControlResult, Judgement, control_faults, judge, judge_control, merge_passes
+from service.judge import (
+    ControlResult,
+    Judgement,
+    control_faults,
+    first_stands,
+    judge,
+    judge_control,
+    merge_passes,
+)
 from service.policy import Policy
 from service.store import AlreadyAccepted, Claim, ClaimedJob, StaleFence
+from service.verdicts import Verdict
 from workers import collect, events, package
 from workers.runtimes import Executor, Process
 
@@ -149,6 +158,7 @@ class Attempt:
     def _follow(self, spec: AttemptSpec, process: Process) -> str:
         collector = collect.Collector(spec, self._cases.values(), self._controls.values())
         bye: collect.Bye | None = None
+        began = time.monotonic()
         try:
             for line in _lines(process, spec.limits.line_bytes):
                 for notice in collector.feed(line):
@@ -164,16 +174,20 @@ class Attempt:
             return "" if bye.ok else str(bye.reason)
         process.kill()
         ended = f"the job's process ended early ({process.wait(timeout=5)})"
-        if not self._reason and collector.subject_may_have_run:
+        if time.monotonic() - began >= self.claim.wall_s:
+            # Its own deadlines come first: when they did not hold, it is not known what kept it.
+            ended = f"the container was ended at its limit of {self.claim.wall_s:g} s"
+        elif not self._reason and collector.subject_may_have_run:
             self._blame_running_cell(collector, ended)
         return f"{ended}: {process.stderr_tail()[-MAX_STDERR:].strip()}"
 
     def _blame_running_cell(self, collector: collect.Collector, reason: str) -> None:
         """Answer the cell that was running with ``crash``; the others are run again without it."""
         for job in self._jobs.values():
-            if not job.over and job.unanswered:
+            running = next((cell for cell in job.unanswered if cell not in job.waiting), None)
+            if not job.over and running is not None:
                 for done in collector.close("crash", reason, job=job.claimed.job):
-                    if done.cell == job.unanswered[0]:
+                    if done.cell == running:
                         self._accept(job, done, judge(done.evidence, self._case(done.cell), self._policy))
                         return
                 return
@@ -200,12 +214,14 @@ class Attempt:
 
     def _on_phase(self, phase: collect.PhaseDone) -> None:
         self._facts["phases"][phase.name] = phase.seconds
-        current = next((job for job in self._jobs.values() if not job.over), None)
-        if current is not None:
-            self._listener(events.PhaseDone(current.claimed.job, phase.name, phase.seconds))
         for job in self._jobs.values():
             if phase.name == PHASE_JOB.format(job.claimed.job):
                 self._finish(job, "")
+                return
+        current = next((job for job in self._jobs.values() if not job.over), None)
+        # Sums are not steps, and a phase without duration is only a mark in the stream.
+        if current is not None and phase.seconds > 0 and phase.name not in (PHASE_RANKS, PHASE_STARTS):
+            self._listener(events.PhaseDone(current.claimed.job, phase.name, phase.seconds))
 
     def _on_subject(self, subject: collect.SubjectLoaded) -> None:
         self._facts["subject"] = {**subject.facts, "version": subject.version, "seconds": subject.seconds}
@@ -237,9 +253,10 @@ class Attempt:
         case, mode = self._case(done.cell), self._cells[done.cell].mode
         judgement = judge(done.evidence, case, self._policy, self._faults(case.family, mode, job.claimed.world_size))
         if done.again:
-            first, _ = job.waiting.pop(done.cell)
+            first, seen = job.waiting.pop(done.cell)
+            done = seen if first_stands(first, judgement) else done
             judgement = merge_passes(first, judgement)
-        elif judgement.verdict.failing and done.evidence.stop is None:
+        elif (judgement.verdict.failing or judgement.verdict is Verdict.INFRA) and done.evidence.stop is None:
             job.waiting[done.cell] = (judgement, done)
             return
         self._accept(job, done, judgement)

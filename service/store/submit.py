@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from jobs.contract import CaseInfo, Deadlines
+from service.claims import wall_s as longest
 from service.matrix import Plan, PlannedCell, PlannedJob
 from service.models import (
     LIVE,
@@ -61,7 +62,7 @@ def submit(
     priority: int,
     request: dict[str, Any],
     rerun: bool = False,
-    wall_s: float = Deadlines().job_s,
+    deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
     now: datetime | None = None,
 ) -> SubmissionView:
     """Store a submission: link every cell of ``plan``, share what live jobs will answer, and queue the rest.
@@ -93,7 +94,7 @@ def submit(
         cells += linked
         waits |= shared
         if missing:
-            waits.add(_queue(session, place, missing, priority, wall_s, now))
+            waits.add(_queue(session, place, missing, priority, longest(deadlines), now))
     for some in chunks(dict.fromkeys(cells)):
         session.execute(sa.insert(SubmissionCell), [{"submission_id": row.id, "cell_id": cell} for cell in some])
     for some_jobs in chunks(sorted(waits)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -128,6 +129,31 @@ def test_an_import_that_starts_a_thread_has_its_ranks_spawned(tmp_path: Path) ->
     with run.database.read() as session:
         facts = store.find_cell(session, run.rows[0].cell).attempts[-1].facts
     assert facts["subject"]["method"] == "spawn"
+
+
+def test_a_torch_beside_it_is_not_taken_for_torch_in_spawned_ranks(tmp_path: Path) -> None:
+    tree = write_subject(
+        tmp_path / "odd", load="import threading; threading.Thread(target=time.sleep, args=(999,), daemon=True).start()"
+    )
+    (tree / "torch.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    adapter = tree / "gradmatrix_adapter.py"
+    adapter.write_text(adapter.read_text().replace("import torch\n", "", 1))
+    run = run_tree(tmp_path / "home", tree, [runtime(RUNTIME)], deadlines=QUICK)
+    assert not (tmp_path / "ran").exists()
+    assert len(run.rows) == 1
+
+
+@pytest.mark.parametrize("line", ['{"e":"tensor","tensor":NaN}', "[" * 100_000, '{"e":"tensor","tensor":7}', "[]"])
+def test_a_line_of_another_form_costs_its_own_cell_only(tmp_path: Path, line: str) -> None:
+    forge = f"""
+        import inspect
+        frame = inspect.currentframe()
+        while 'events' not in frame.f_locals: frame = frame.f_back
+        os.write(frame.f_locals['events'], b'{line}\\n')
+    """
+    run = odd(tmp_path, call=ONLY_FLOAT32 + textwrap.indent(textwrap.dedent(forge).strip(), "    ").lstrip())
+    assert verdict_of(run) == "crash"
+    assert verdict_of(run, NEIGHBOUR) == "agree"
 
 
 def test_killing_the_launcher_costs_one_cell_and_the_rest_is_run_again(tmp_path: Path) -> None:

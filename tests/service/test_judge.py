@@ -517,7 +517,9 @@ def test_right_alone_and_wrong_after_others_is_a_leak() -> None:
     assert merge_passes(right, wrong) is wrong
     assert merge_passes(right, right) is right
     infra = judge(Evidence.stopped("infra", "no"), EXACT, POLICY)
-    assert merge_passes(wrong, infra) is infra
+    kept = merge_passes(wrong, infra)
+    assert (kept.verdict, kept.error) == (wrong.verdict, wrong.error)
+    assert "not repeated alone" in kept.detail
 
 
 REFERENCE = ControlInfo("exchange/reference", "exchange", EXACT.id, ("eager",), ("agree",))

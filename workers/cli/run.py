@@ -165,6 +165,7 @@ def submitted(asked: Asked, order: Order, settings: Settings, database: Database
             priority=PRIORITY,
             request=asdict(asked),
             rerun=asked.rerun,
+            deadlines=settings.deadlines,
         )
 
 
