@@ -35,9 +35,10 @@ class RankState:
     log: LineReader
     stacks: Path
     ready: bool = False
+    at: str = "setup"
     setup_error: dict[str, Any] | None = None
     exit_status: int | None = None
-    waiting: bool = False
+    waiting: str = ""
     answer: dict[str, Any] | None = None
     ended: bool = False
     tensors: list[Any] = field(default_factory=list)
@@ -117,22 +118,25 @@ class Group:
         """Give every rank one case and wait for all of them, or for a deadline."""
         began = time.monotonic()
         for rank in self._ranks:
-            rank.waiting, rank.answer, rank.ended, rank.tensors = False, None, False, []
+            rank.waiting, rank.answer, rank.ended, rank.tensors = "", None, False, []
+            rank.at = "compile" if traced else "forward"
             self._tell(rank, encode(command))
         stacks: dict[int, str] = {}
-        if traced:
-            compiled = self._wait(lambda r: r.waiting or r.answer is not None, self._deadlines.compile_s)
-            stacks = {} if compiled else self._read_stacks()
-            if compiled and all(rank.waiting for rank in self._ranks):
-                for rank in self._ranks:
-                    rank.waiting = False
-                    self._tell(rank, b"\n")
-        if not stacks and not any(rank.waiting for rank in self._ranks):
-            answered = self._wait(lambda r: r.answer is not None, self._deadlines.case_s)
-            stacks = {} if answered else self._read_stacks()
+        deadline = began + (self._deadlines.compile_s if traced else self._deadlines.case_s)
+        while True:
+            if not self._wait(lambda r: bool(r.waiting) or r.answer is not None, deadline):
+                stacks = self._read_stacks()
+                break
+            if not all(rank.waiting for rank in self._ranks):
+                break
+            if traced and self._ranks[0].waiting == "repeat":
+                deadline = time.monotonic() + self._deadlines.case_s
+            for rank in self._ranks:
+                rank.at, rank.waiting = rank.waiting, ""
+                self._tell(rank, b"\n")
         if not stacks and all(rank.answer for rank in self._ranks):
             # What follows an answer is only the try for one whole graph: the trace says so if it never ended.
-            self._wait(lambda r: r.ended, self._deadlines.case_s)
+            self._wait(lambda r: r.ended, time.monotonic() + self._deadlines.case_s)
         self._judge_usable()
         return self._outcome(time.monotonic() - began, stacks)
 
@@ -142,9 +146,8 @@ class Group:
         except BrokenPipeError:
             rank.events.closed = True
 
-    def _wait(self, done: Callable[[RankState], bool], seconds: float) -> bool:
+    def _wait(self, done: Callable[[RankState], bool], deadline: float) -> bool:
         """Wait until every rank is done or gone. One that failed gives the others a short grace, not the deadline."""
-        deadline = time.monotonic() + seconds
         if not self._listen(lambda: self._settled(done), deadline):
             return False
         if all(done(rank) or rank.gone for rank in self._ranks):
@@ -195,7 +198,7 @@ class Group:
             if kind == "ready":
                 rank.ready, rank.setup_error = True, _checked(message["error"], dict, type(None))
             elif kind == "phase":
-                rank.waiting = True
+                rank.waiting = _checked(message["name"], str)
             elif kind == "tensor" and rank.answer is None:
                 rank.tensors.append(_checked(message["tensor"], dict))
             elif kind == "answered" and rank.answer is None and message["status"] in RANK_STATUS:
@@ -241,10 +244,11 @@ class Group:
             answer = rank.answer
             if answer is None and rank.gone:
                 self._await_exit(rank)
-                answer = _answer("crash", "run", reason=_death(rank))
+                answer = _answer("crash", rank.at, reason=_death(rank))
             elif answer is None:
-                # A rank that waits for one that died or raised is well; one that waits for nobody hangs.
-                answer = _answer("lost" if someone_died or someone_raised else "hang", "run")
+                # A rank that waits at the end of a phase, or for one that died or raised, is well.
+                well = bool(rank.waiting) or someone_died or someone_raised
+                answer = _answer("lost" if well else "hang", rank.at)
             ranks.append({"rank": number, **{name: answer[name] for name in ANSWER_FIELDS}})
         tensors = [rank.tensors if rank.answer else [] for rank in self._ranks]
         if trace is not None and not all(rank.ended for rank in self._ranks) and not someone_raised:

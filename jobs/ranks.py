@@ -30,6 +30,8 @@ from jobs.subject.base import RankContext, Subject, Unsupported
 from jobs.trace import Recorder
 
 GROUP_TIMEOUT = datetime.timedelta(seconds=600)
+NEXT_PHASE = {"output": "backward", "grad": "check"}
+"""What follows when the first tensor of a role is there; the check is the case's own look at its gradient."""
 POISON_SIZES = (16, 64, 128, 256, 512, 1024, 4096, 16384)
 
 
@@ -215,16 +217,19 @@ class CellRun:
             self.recorder = Recorder(self._mode)
             function = self.recorder.wrap(function)
             self.phase = "compile"
-            first = self._exercise(function)
-            self._rank.barrier("compiled")
         else:
-            self.phase = "run"
-            first = self._exercise(function)
-        self.phase = "repeat"
+            self.phase = "forward"
+        first = self._exercise(function)
+        self._enter("repeat")
         poison_free_memory()
         self._reset_subject()
         self.repeat_equal = first == self._exercise(function)
         self.phase = "run"
+
+    def _enter(self, phase: str) -> None:
+        """Go on only when every rank has come here: a rank that skipped a collective is then seen where it did."""
+        self._rank.barrier(phase)
+        self.phase = phase.partition(" ")[0]
 
     def _reset_subject(self) -> None:
         if self._control is None and self._rank.subject is not None:
@@ -233,9 +238,13 @@ class CellRun:
     def _exercise(self, function: Callable[..., Any]) -> str:
         """One pass; what it emitted before it raised is kept, since a right forward before a fault is evidence."""
         self.tensors = []
+        pass_of = "" if self.phase == "forward" else f"{self.phase} "
+        ahead = dict(NEXT_PHASE)
 
         def keep(role: str, name: str, tensor: Any) -> None:
             self.tensors.append(tensor_message(role, name, tensor))
+            if role in ahead:
+                self._enter(pass_of + ahead.pop(role))
 
         self._module.exercise(self._case, self._context, function, keep)
         return hashlib.sha256(json.dumps(self.tensors).encode()).hexdigest()

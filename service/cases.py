@@ -38,8 +38,8 @@ class CaseCatalogue:
     def select(self, globs: Sequence[str] = (), families: Sequence[str] = ()) -> tuple[CaseInfo, ...]:
         """The cases that fit any of ``globs`` and are of any of ``families``; an empty list means all.
 
-        A glob is held against the whole id, and against the id without its parameters. Raises UsageError for a
-        glob or a family that fits nothing, naming the nearest known.
+        A glob is held against the id as :func:`fits` says. Raises UsageError for a glob or a family that fits
+        nothing, naming the nearest known.
         """
         present = {case.family for case in self.cases}
         for family in families:
@@ -48,9 +48,9 @@ class CaseCatalogue:
                 raise UsageError(f"family {family!r} {where}: {nearest(family, present)}")
         chosen: set[str] = set()
         for glob in globs:
-            fitting = {case.id for case in self.cases if any(matches(glob, name) for name in _names(case))}
+            fitting = {case.id for case in self.cases if fits(glob, case.id)}
             if not fitting:
-                known = [case.id for case in self.cases] if "[" in glob else [_names(case)[1] for case in self.cases]
+                known = [case.id if "[" in glob else case.id.partition("[")[0] for case in self.cases]
                 raise UsageError(f"no case fits {glob!r}: {nearest(glob, known)}")
             chosen |= fitting
         return tuple(
@@ -60,8 +60,10 @@ class CaseCatalogue:
         )
 
 
-def _names(case: CaseInfo) -> tuple[str, str]:
-    return case.id, case.id.partition("[")[0]
+def fits(glob: str, case_id: str) -> bool:
+    """Whether ``glob`` covers the id, with or without its parameters, with or without its family."""
+    whole = (case_id, case_id.partition("[")[0])
+    return any(matches(glob, name) for name in (*whole, *(name.partition("/")[2] for name in whole)))
 
 
 def catalogue() -> CaseCatalogue:

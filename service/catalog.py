@@ -72,7 +72,10 @@ class Catalog:
     variant: str
 
     def select(self, texts: Sequence[str]) -> tuple[RuntimeSpec, ...]:
-        """The runtimes that ``texts`` name (``2.11.0``, or ``2.11.0-index``), each once, in the order asked for."""
+        """The runtimes that ``texts`` name (``2.11.0``, or ``2.11.0-index``), each once, in the order asked for.
+
+        A bare version means the configured variant, or the only one that there is.
+        """
         return tuple(dict.fromkeys(self._one(text.strip()) for text in texts))
 
     def _one(self, text: str) -> RuntimeSpec:
@@ -80,14 +83,26 @@ class Catalog:
         found = by_name.get(text) or by_name.get(f"{text}-{self.variant}")
         if found:
             return found
-        others = [runtime.name for runtime in self.runtimes if runtime.torch == text]
-        if others:
+        variants = [runtime for runtime in self.runtimes if runtime.torch == text]
+        if len(variants) == 1:
+            return variants[0]
+        if variants:
+            others = [runtime.name for runtime in variants]
             raise UnknownRuntimeError(
                 f"torch {text} is not in the catalogue as variant {self.variant!r}, which is configured; "
                 f"name the runtime in full: {' or '.join(others)}"
             )
-        versions = {runtime.torch for runtime in self.runtimes if runtime.variant == self.variant}
-        raise UnknownRuntimeError(f"torch {text} is not in the catalogue: {nearest(text, versions | set(by_name))}")
+        versions = {runtime.torch for runtime in self.bare()}
+        begun = {version for version in versions if text and version.startswith(f"{text.rstrip('.')}.")}
+        hint = f"did you mean {begun.pop()}?" if len(begun) == 1 else nearest(text, versions | set(by_name))
+        raise UnknownRuntimeError(f"torch {text} is not in the catalogue: {hint}")
+
+    def bare(self) -> tuple[RuntimeSpec, ...]:
+        """The runtimes that a bare torch version names, in the catalogue's order."""
+        variants = Counter(runtime.torch for runtime in self.runtimes)
+        return tuple(
+            runtime for runtime in self.runtimes if runtime.variant == self.variant or variants[runtime.torch] == 1
+        )
 
 
 def _readable(as_what: Callable[[str], object]) -> AfterValidator:

@@ -62,8 +62,8 @@ class Kind(StrEnum):
     new failure    was there without an answer, fails now
     still failing  failed and fails, be it in another way (``reason`` says so)
     new pass       was there without an answer, is settled now
-    appeared       there was no such cell before, or only one of another case version
-    disappeared    there is no such cell now, or only one of another case version, or it answers no more
+    appeared       the cell was asked in another case version before
+    disappeared    the cell is asked in another case version now, or it answers no more
     unchanged      settled both times, or without an answer both times
     """
 
@@ -90,10 +90,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All changes, the gravest kinds first, and the one axis that differs (``nothing``: the same cells, run again)."""
+    """All changes, the gravest kinds first, and the one axis that differs (``nothing``: the same cells, run again).
+
+    only_before, only_after  cells that the other side was never asked to run, in whatever version: no change
+    """
 
     axis: Literal["checkout", "runtime", "nothing"]
     changes: tuple[Change, ...]
+    only_before: tuple[Row, ...] = ()
+    only_after: tuple[Row, ...] = ()
 
     def of(self, *kinds: Kind) -> tuple[Change, ...]:
         """The changes of these kinds."""
@@ -124,10 +129,12 @@ def diff(before: Sequence[Row], after: Sequence[Row]) -> Comparison:
     """Every cell of either side, compared. Raises UsageError where more than one axis differs, or one side is empty."""
     axis = _axis(before, after)
     old, new = ({_key(row, axis): row for row in side} for side in (before, after))
-    changes = [_change(key, old, new) for key in dict.fromkeys((*old, *new))]
+    shared = {key[:-1] for key in old} & {key[:-1] for key in new}
+    changes = [_change(key, old, new) for key in dict.fromkeys((*old, *new)) if key[:-1] in shared]
     order = list(Kind)
     changes.sort(key=lambda change: order.index(change.kind))
-    return Comparison(axis, tuple(changes))
+    only_before, only_after = (tuple(row for key, row in side.items() if key[:-1] not in shared) for side in (old, new))
+    return Comparison(axis, tuple(changes), only_before, only_after)
 
 
 def _axis(before: Sequence[Row], after: Sequence[Row]) -> Literal["checkout", "runtime", "nothing"]:
@@ -165,10 +172,8 @@ def _change(key: _Key, old: dict[_Key, Row], new: dict[_Key, Row]) -> Change:
 
 
 def _absent(key: _Key, side: dict[_Key, Row], when: str) -> str:
-    versions = sorted(other[-1] for other in side if other[:-1] == key[:-1])
-    if versions:
-        return f"the case is of version {key[-1]}, and was asked in version {versions[-1]} {when}: never compared"
-    return f"there is no such cell {when}"
+    version = max(other[-1] for other in side if other[:-1] == key[:-1])
+    return f"the case is of version {key[-1]}, and was asked in version {version} {when}: never compared"
 
 
 def _reason(before: Row, after: Row) -> str:

@@ -10,8 +10,10 @@ neither, so that tests get what they write and nothing of the machine they run o
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import tomllib
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +43,13 @@ def _words(value: Any) -> Any:
     return value.replace(",", " ").split() if isinstance(value, str) else value
 
 
+def local_path(address: str) -> str | None:
+    """The absolute path that ``/path`` or ``file:///path`` names; None where the address names none."""
+    parts = urllib.parse.urlsplit(address) if address.startswith("file://") else None
+    path = address if parts is None else "" if parts.netloc else urllib.parse.unquote(parts.path)
+    return str(Path(path)) if path.startswith("/") and "\0" not in path else None
+
+
 def _default_home() -> Path:
     return Path(user_data_dir("gradmatrix"))
 
@@ -64,8 +73,8 @@ class Settings(BaseSettings):
     home                where checkouts, runtimes, the package cache and the database lie
     catalog             the catalogue of runtimes
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
-    default_repository  the repository of a bare SHA
-    repositories        the only repositories that commits are taken from: https addresses or absolute local paths
+    default_repository  the repository of a bare SHA: an https address, /path or file:///path
+    repositories        what commits are taken from besides it, written likewise; all others are refused
     archive_bytes       cap on an unpacked source archive, in all
     archive_file_bytes  cap on one file in it
     archive_files       cap on the number of its members
@@ -83,7 +92,7 @@ class Settings(BaseSettings):
     catalog: AbsolutePath = Field(default_factory=_default_catalog)
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
-    repositories: Words = Field(default_factory=lambda data: (data["default_repository"],), validate_default=True)
+    repositories: Words = ()
     archive_bytes: Bytes = 2**30
     archive_file_bytes: Bytes = 64 * 2**20
     archive_files: Annotated[int, Field(gt=0)] = 50_000
@@ -99,23 +108,24 @@ class Settings(BaseSettings):
         """CPU slots of this host, with 0 replaced by what it means."""
         return self.cpu_slots or os.cpu_count() or 1
 
+    @property
+    def allowed_repositories(self) -> tuple[str, ...]:
+        """Every repository that commits may come from, the default one first."""
+        return tuple(dict.fromkeys((self.default_repository, *self.repositories)))
+
+    def allowing(self, repository: str) -> str:
+        """What to write where, so that commits of one more repository are allowed."""
+        file, variable = settings_file(self.home), PREFIX + "REPOSITORIES"
+        line = f"repositories = {json.dumps([*self.repositories, repository], ensure_ascii=False)}"
+        said = f"to allow it, put this line into {file}, above any [table] and in place of a line repositories there is"
+        if variable in os.environ:  # the line alone would change nothing
+            said += f", and unset {variable}, which goes before the file"
+        return f"{said}:\n{line}"
+
     @field_validator("default_repository", "repositories")
     @classmethod
     def _addresses(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        for address in (value,) if isinstance(value, str) else value:
-            if not (address.startswith("https://") or Path(address).is_absolute()):
-                raise ValueError(f"{address!r} is neither an https:// address nor an absolute path")
-        return value
-
-    @field_validator("repositories")
-    @classmethod
-    def _holds_default(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
-        default = info.data.get("default_repository")
-        if default is not None and default not in value:
-            raise ValueError(
-                f"does not hold default_repository, {default!r}: add it, or set another default_repository"
-            )
-        return value
+        return _address(value) if isinstance(value, str) else tuple(_address(address) for address in value)
 
     @field_validator("deadlines")
     @classmethod
@@ -139,6 +149,15 @@ class Settings(BaseSettings):
         return (init_settings,)
 
 
+def _address(address: str) -> str:
+    """An https address as it is, and a local one as its path."""
+    if address.startswith("https://"):
+        return address
+    if path := local_path(address):
+        return path
+    raise ValueError(f"{address!r} is neither an https:// address nor an absolute path (/path or file:///path)")
+
+
 def load_settings() -> Settings:
     """The settings of this process, read anew. Raises ConfigError, naming the nearest known key."""
     _refuse_unknown(
@@ -155,13 +174,17 @@ def load_settings() -> Settings:
         raise ConfigError(f"an environment variable cannot be read: {error}") from None
 
 
+def settings_file(home: Path) -> Path:
+    """Where the file is looked for: the named one, or the one in the home folder."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    return _absolute(Path(named)) if named else home / "config.toml"
+
+
 def _file() -> Path | None:
     """The file to read: the named one, which then must exist, or the one in the home folder if it is there."""
-    if named := os.environ.get(CONFIG_VARIABLE):
-        return _absolute(Path(named))
     home = os.environ.get(PREFIX + "HOME")
-    path = _absolute(Path(home) if home else _default_home()) / "config.toml"
-    return path if path.exists() else None
+    path = settings_file(_absolute(Path(home) if home else _default_home()))
+    return path if path.exists() or os.environ.get(CONFIG_VARIABLE) else None
 
 
 def _read(path: Path) -> dict[str, Any]:

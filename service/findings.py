@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
-from service.telling import BAD, EVERYTHING, GOOD, NOTHING, OTHER, Fault, Group, release, told, why
+from service.telling import BAD, EVERYTHING, GOOD, NO_IMPORT, NOTHING, OTHER, Fault, Group, release, told, why
 from service.verdicts import Verdict
+from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
     from service.compare import Row
 
-NO_IMPORT = (None, Verdict.INFRA, Verdict.INVALID, Verdict.UNIMPORTABLE)
+UNTRIED = (None, Verdict.INFRA, Verdict.INVALID, Verdict.UNIMPORTABLE)
 """What a cell says that does not show that its checkout could be imported."""
 
 
@@ -32,7 +33,7 @@ class Finding:
     text   one sentence
     cell   one cell that shows it
     cells  how many do
-    why    for a fault that is an error, which: may be long
+    why    for a fault that is an error, what ``cell`` said of it, with its own numbers: may be long
     """
 
     axis: Literal["torch", "checkout", "throughout"]
@@ -54,7 +55,7 @@ def sentences(rows: Sequence[Row]) -> list[Finding]:
     """Every fault once: silent ones first, then by what it differs along; newly broken before fixed."""
     torches = _columns(rows, lambda row: row.torch, lambda row: row.runtime)
     labels = _columns(rows, lambda row: row.label, lambda row: row.checkout)
-    imported = {(labels.of(row), torches.of(row)) for row in rows if row.verdict not in NO_IMPORT}
+    imported = {(labels.of(row), torches.of(row)) for row in rows if row.verdict not in UNTRIED}
     sites: dict[_Site, _Table] = {}
     for row in rows:
         site = sites.setdefault((row.transport, row.world_size, row.case, row.version, row.mode), {})
@@ -62,7 +63,7 @@ def sentences(rows: Sequence[Row]) -> list[Finding]:
     found = []
     for group in _groups(sites.values(), labels.names, torches.names, imported):
         text = told(group, several=len(torches.names) > 1 or len(labels.names) > 1)
-        finding = Finding(group.axis, text, group.rows[0].cell, len(group.rows), why(group.fault))
+        finding = Finding(group.axis, text, group.rows[0].cell, len(group.rows), why(group))
         found.append((_importance(group), finding))
     return [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
 
@@ -134,25 +135,27 @@ def _groups(
     return list(groups.values())
 
 
-_Pattern = tuple[tuple[str, ...], tuple[str, ...]]
+_Pattern = tuple[tuple[str, ...], ...]
 
 
 def _patterns(
     states: Mapping[tuple[str, str], str], labels: Sequence[str], torches: Sequence[str]
 ) -> dict[_Pattern, tuple[str, ...]]:
-    """Where a fault is and where another one is, along torch, with the checkouts of which that is so."""
+    """Where a fault is, another one is, and no import was, along torch, with the checkouts of which that is so."""
     found: dict[_Pattern, tuple[str, ...]] = {}
     for label in labels:
-        bad, other = (tuple(t for t in torches if states[label, t] == state) for state in (BAD, OTHER))
-        if bad:
-            found[bad, other] = (*found.get((bad, other), ()), label)
+        pattern = tuple(
+            tuple(torch for torch in torches if states[label, torch] == state) for state in (BAD, OTHER, NO_IMPORT)
+        )
+        if pattern[0]:
+            found[pattern] = (*found.get(pattern, ()), label)
     return found
 
 
 def _fault(row: Row) -> Fault:
     verdict = Verdict(row.verdict or "infra")
     probe = EVERYTHING if verdict is Verdict.UNIMPORTABLE else row.case.partition("[")[0]
-    return Fault(verdict, row.signature, probe)
+    return Fault(verdict, row.signature, probe, row.detail.startswith(OUTSIDE))
 
 
 def _failing(row: Row) -> bool:
@@ -160,7 +163,7 @@ def _failing(row: Row) -> bool:
 
 
 def _state(row: Row | None, fault: Fault, imported: bool) -> str:
-    """What a row says about ``fault``: it has it, is good, fails in another way, or says nothing.
+    """What a row says about ``fault``: it has it, is good, fails in another way or for want of an import, or is silent.
 
     For a failing import only the import counts: what cases say after one that went well is another matter.
     """
@@ -170,4 +173,6 @@ def _state(row: Row | None, fault: Fault, imported: bool) -> str:
         return GOOD if imported else NOTHING
     if row is None or row.verdict is None:
         return NOTHING
+    if row.verdict == Verdict.UNIMPORTABLE:
+        return NO_IMPORT
     return OTHER if _failing(row) else GOOD if Verdict(row.verdict).settled else NOTHING

@@ -107,17 +107,15 @@ def _classify(room: Room, tensors: Sequence[TensorEvidence]) -> Finding:
     wrong = [tensor for tensor in tensors if room.is_wrong(tensor)]
     # Beside an expected gradient that is itself noise, zeros, factors and orders mean nothing.
     told = not all(room.below_noise(tensor) for tensor in wrong)
-    asks = (_unexpected, _absent, _zero, _scaled, _permuted, _partly_zero)
+    asks = (_unexpected, _absent, _zero, _scaled, _permuted, _on_wrong_rank, _partly_zero)
     for ask in asks if told else asks[:2]:
         if (finding := ask(room, tensors, wrong)) is not None:
             return finding
     worst = max(wrong, key=badness)
-    factors = [t for t in tensors if t.alpha is not None and (t.residual or 0.0) <= room.telling(t)]
+    factors = [t for t in tensors if t.alpha is not None and (t.residual or 0.0) <= room.after_factor(t)]
     detail = f"{named(worst)} {how(worst)} {where(wrong, room.ranks, worst.key)}"
     if len(factors) == len(tensors):
         detail += "; scaled by " + ", ".join(f"{t.alpha:.4g} on rank {t.rank}" for t in factors)
-    if worst.sorted_rel_all is not None and worst.sorted_rel_all <= _order_room(room, worst):
-        detail += "; all ranks together hold the right values: they are on the wrong ranks"
     return Finding(Verdict.MISMATCH, f"mismatch: {worst.key}", detail, worst)
 
 
@@ -160,8 +158,10 @@ def _scaled(room: Room, tensors: Sequence[TensorEvidence], wrong: Sequence[Tenso
     factors = [tensor.alpha for tensor in alive if tensor.alpha]
     if len(factors) < len(alive) or not factors or not all(tensor.nonfinite_same for tensor in tensors):
         return None
-    fits = all(tensor.residual is not None and tensor.residual <= room.telling(tensor) for tensor in alive)
-    near = max(room.telling(tensor) for tensor in alive) * abs(factors[0])
+    if room.case.exact and any(tensor.zeroed for tensor in alive):
+        return None
+    fits = all(tensor.residual is not None and tensor.residual <= room.after_factor(tensor) for tensor in alive)
+    near = max(room.after_factor(tensor) for tensor in alive) * abs(factors[0])
     if not fits or any(abs(factor - factors[0]) > near for factor in factors):
         return None
     if abs(factors[0] - room.case.scale) <= near:
@@ -183,6 +183,18 @@ def _permuted(room: Room, tensors: Sequence[TensorEvidence], wrong: Sequence[Ten
     ranks = where(wrong, room.ranks, worst.key)
     detail = f"{named(worst)} has every right value, but in other places ({ranks}{first})"
     return Finding(Verdict.PERMUTED, f"permuted: {worst.key}", detail, worst)
+
+
+def _on_wrong_rank(room: Room, _: Sequence[TensorEvidence], wrong: Sequence[TensorEvidence]) -> Finding | None:
+    """All ranks together hold the right values, as after a backward that forgot the exchange."""
+    worst = max(wrong, key=badness)
+    largest = max((tensor.rel_l2 for tensor in wrong if tensor.rel_l2 is not None), default=0.0)
+    limit = min(0.1 * largest, *(_order_room(room, tensor) for tensor in wrong))
+    if worst.sorted_rel_all is None or worst.sorted_rel_all > limit:
+        return None
+    ranks = where(wrong, room.ranks, worst.key)
+    detail = f"{named(worst)} is permuted across ranks: every value is right, on the wrong rank ({ranks})"
+    return Finding(Verdict.PERMUTED, f"permuted across ranks: {worst.key}", detail, worst)
 
 
 def _only_order(room: Room, tensor: TensorEvidence) -> bool:

@@ -20,7 +20,10 @@ from service.policy import Policy
 from service.room import Room
 from service.signature import is_consequence, machine_trouble, name_error, name_import_error, normalise
 from service.verdicts import Verdict
-from service.wording import error_of, on_ranks
+from service.wording import OUTSIDE, error_of, on_ranks
+
+DIVERGED = (Verdict.HANG, Verdict.CRASH, Verdict.PARTIAL_RAISE)
+"""Ranks have parted: a collective may have met the wrong one of its partner, so no output means anything."""
 
 REFUSAL_PHASES = ("build", "compile", "run", "forward", "backward")
 """Where an error can be a refusal: not while the group is set up, and not only the second time."""
@@ -30,7 +33,7 @@ REFUSAL_PHASES = ("build", "compile", "run", "forward", "backward")
 class Judgement:
     """What a cell's evidence comes to.
 
-    forward_ok     whether the forward agreed; None where there was none to compare
+    forward_ok     whether the forward agreed; None where there was none to compare, or none that means anything
     signature      the same for the same fault in every version; empty where there is no fault
     detail         one sentence with the numbers
     worst_tensor   ``grad/x on rank 1``
@@ -78,6 +81,11 @@ def judge(evidence: Evidence, case: CaseInfo, policy: Policy, faults: Sequence[s
         finding = Finding(Verdict.INVALID, "control failed", "; ".join(faults)) if faults else finding
     finding = finding or _unanswered(evidence, case, policy)
     finding = finding or _answered(evidence, case, policy, forward or ())
+    if finding.verdict in DIVERGED and forward is not None:
+        finding = dataclasses.replace(finding, detail=f"{finding.detail}; the forward was not judged")
+        forward_ok = None
+    if case.expect == "refusal" and finding.verdict.failing and finding.verdict is not Verdict.UNIMPORTABLE:
+        finding = dataclasses.replace(finding, detail=OUTSIDE + finding.detail)
     return _judgement(finding, evidence, policy, forward_ok)
 
 
@@ -99,11 +107,13 @@ def merge_passes(first: Judgement, alone: Judgement) -> Judgement:
         return alone
     if alone.verdict in NO_SECOND_OPINION:
         return dataclasses.replace(first, detail=f"{first.detail} (not repeated alone: {alone.detail})")
+    outside = OUTSIDE if first.detail.startswith(OUTSIDE) else ""
+    told = first.detail.removeprefix(outside)
     return dataclasses.replace(
         first,
         verdict=Verdict.LEAK,
         signature=f"leak: {first.signature}",
-        detail=f"after other cases in the same process: {first.detail}; alone in fresh ranks: {alone.detail}",
+        detail=f"{outside}after other cases in the same process: {told}; alone in fresh ranks: {alone.detail}",
     )
 
 
@@ -250,9 +260,7 @@ def _answered(evidence: Evidence, case: CaseInfo, policy: Policy, forward: Seque
     """The verdict where every rank is well: the first of the questions, in the order of blame, that finds a fault."""
     if case.expect == "refusal":
         ranks = len(evidence.ranks)
-        detail = (
-            f"every one of {ranks} ranks answered silently; the case is outside the contract, and a refusal was due"
-        )
+        detail = f"every one of {ranks} ranks answered silently, and a refusal was due"
         return Finding(Verdict.MISMATCH, "silent answer where a refusal is due", detail)
     room = Room(evidence, case, policy)
     finding = (

@@ -45,12 +45,16 @@ class Room:
         return max(measured, min(rules.cap, rules.c * self.eps * math.sqrt(max(tensor.numel, 1))))
 
     def telling(self, tensor: TensorEvidence) -> float:
-        """The room in which a scale or an order is still told: an exact case's own arithmetic is ours.
+        """The room in which an order, or that a rest is right, is still told: an exact case's own arithmetic is ours.
 
         However wide the noise makes the tolerance, what is left after a factor has to be small to be called a factor.
         """
         rules = self.policy.tolerance
         return max(min(self.relative(tensor), rules.cap), rules.exact_room)
+
+    def after_factor(self, tensor: TensorEvidence) -> float:
+        """The room for what is left after a factor: multiplying rounds in the type itself, be the case exact or not."""
+        return max(self.telling(tensor), self.eps)
 
     def floor(self, tensor: TensorEvidence) -> float:
         """The size below which an element is noise: measured, else the rounding of the largest tensor beside it."""

@@ -6,6 +6,7 @@ hold for every cell of the group, or the sentence says for how many it does.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,22 +17,25 @@ from packaging.version import InvalidVersion, Version
 
 from jobs.contract import TRACED_MODES
 from service.verdicts import Verdict
+from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
     from service.compare import Row
 
-BAD, GOOD, OTHER, NOTHING = "bad", "good", "other", ""
+BAD, GOOD, OTHER, NO_IMPORT, NOTHING = "bad", "good", "other", "no import", ""
 MIXED, HAVING = "mixed", "having"
 EVERYTHING = "every case"
+TIMES = "\u00d7"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What makes two failures the same one."""
+    """What makes two failures the same one; ``outside``: a refusal was due."""
 
     verdict: Verdict
     signature: str
     probe: str
+    outside: bool = False
 
 
 @dataclass
@@ -62,7 +66,7 @@ class Group:
     @property
     def axis(self) -> Literal["torch", "checkout", "throughout"]:
         """Along what it begins or ends."""
-        if any({GOOD, OTHER} & set(self.along_torch(torch)) for torch in self.torches):
+        if any({GOOD, OTHER, NO_IMPORT} & set(self.along_torch(torch)) for torch in self.torches):
             return "torch"
         others = [label for label in self.labels if label not in self.having]
         return "checkout" if any(set(self.elsewhere(label)) - {NOTHING} for label in others) else "throughout"
@@ -106,15 +110,46 @@ def told(group: Group, *, several: bool) -> str:
     regressed = group.regressed
     everyone = len(regressed) == len(group.having)
     who = f"{'regression in ' if everyone else ''}{_span(group, group.having)}"
-    said = [f"{who}: {group.fault.verdict.info.label} {_what(group)}: {_torch(group, several)}", *_checkouts(group)]
+    said = [f"{who}: {_fault(group)} {_what(group)}: {_torch(group, several)}", *_checkouts(group)]
     if regressed and not everyone:
         said.append(f"a regression in {_span(group, regressed)}")
     return "; ".join(said)
 
 
-def why(fault: Fault) -> str:
-    """For a fault that is an error, which."""
-    return fault.signature if fault.verdict.info.group == "no answer" else ""
+def why(group: Group) -> str:
+    """For a fault that is an error, what its first cell says: the lines and shapes that the group's key leaves out."""
+    if group.fault.verdict.info.group != "no answer":
+        return ""
+    return group.rows[0].detail.removeprefix(OUTSIDE) or group.fault.signature
+
+
+_FACTOR = re.compile(r"scaled by (\S+): ")
+_PLACE = re.compile(r"((?:all|part) of it )?\bon (every rank|rank \d+|ranks \d+(?:, \d+)* and \d+)")
+"""On which ranks a detail about tensors says that they are wrong."""
+
+
+def _fault(group: Group) -> str:
+    """The verdict's words with factor, ranks or contract: ``partly zero gradient, all of it on rank 1,``."""
+    fault = group.fault
+    if fault.outside:
+        silent = fault.verdict is Verdict.MISMATCH
+        return f"{'silent answer' if silent else fault.verdict.info.label} outside its contract"
+    factor = _FACTOR.match(fault.signature)
+    times = f" {TIMES}{factor[1]}" if factor and fault.verdict is Verdict.SCALED else ""
+    return f"{fault.verdict.info.label}{times}{_place(group)}"
+
+
+def _place(group: Group) -> str:
+    """The ranks that are wrong, where no cell is wrong on all of them."""
+    # An error's own words come first in other details, and may speak of ranks as well.
+    if group.fault.verdict.info.group not in ("gradient", "forward") and group.fault.verdict is not Verdict.MUTATED:
+        return ""
+    places = {found.group(1, 2) if (found := _PLACE.search(row.detail)) else ("", "") for row in group.rows}
+    if any(ranks in ("", "every rank") for _, ranks in places):
+        return ""
+    parts, ranks = ({place[side] or "" for place in places} for side in (0, 1))
+    part = parts.pop() if len(parts) == 1 else ""
+    return f", {part}on {ranks.pop() if len(ranks) == 1 else 'some ranks'},"
 
 
 def _what(group: Group) -> str:
@@ -138,7 +173,7 @@ def _torch(group: Group, several: bool) -> str:
     """Where the fault begins and ends along torch, and what the other columns say."""
     states = [(torch, group.along_torch(torch)) for torch in group.torches]
     columns = [(torch, _one(counts)) for torch, counts in states]
-    if not {GOOD, OTHER} & {state for _, state in columns}:
+    if not {GOOD, OTHER, NO_IMPORT} & {state for _, state in columns}:
         tried = ", wherever it was tried" if several and group.axis == "throughout" else ""
         return "; ".join([f"on torch {listed(group.bad)}{tried}", *_silent(states)])
     answered = [(torch, state) for torch, state in columns if state != NOTHING]
@@ -147,12 +182,18 @@ def _torch(group: Group, several: bool) -> str:
     said = [", then ".join(_run(runs, index, alone=len(bad) == 1) for index in bad)]
     if other := [torch for torch, state in columns if state == OTHER]:
         said.append(f"another fault on {listed(other)}")
+    if none := [torch for torch, state in columns if state == NO_IMPORT]:
+        said.append(f"{_not_importable(group)} on {listed(none)}")
     return "; ".join([*said, *_silent(states)])
 
 
 def _one(counts: Counter[str]) -> str:
     """A column's state: cells without an answer do not speak against those that have one."""
-    return next((state for state in (BAD, OTHER, GOOD) if counts[state]), NOTHING)
+    return next((state for state in (BAD, OTHER, NO_IMPORT, GOOD) if counts[state]), NOTHING)
+
+
+def _not_importable(group: Group) -> str:
+    return f"not importable{' for another reason' if group.fault.verdict is Verdict.UNIMPORTABLE else ''}"
 
 
 def _run(runs: Sequence[tuple[str, list[str]]], index: int, *, alone: bool) -> str:
@@ -205,6 +246,8 @@ def _those(group: Group, state: str, labels: list[str]) -> list[str]:
         return [_mixed(group, label) for label in labels]
     if state == OTHER:
         return [f"another fault in {who}"]
+    if state == NO_IMPORT:
+        return [f"{who} {'are' if many else 'is'} {_not_importable(group)} there"]
     if state == BAD:
         return [f"{who} {'have' if many else 'has'} it too"]
     if group.fixes(labels[0]):
@@ -218,7 +261,8 @@ def _mixed(group: Group, label: str) -> str:
     """``fixed in X in 8 of 10 cells, another fault in 2``."""
     counts = group.elsewhere(label)
     good = f"fixed in {label} in" if group.fixes(label) else f"{label} agrees in"
-    words = {GOOD: good, BAD: "the same fault in", OTHER: "another fault in", NOTHING: "no answer in"}
+    words = {GOOD: good, BAD: "the same fault in", OTHER: "another fault in"}
+    words |= {NO_IMPORT: f"{_not_importable(group)} in", NOTHING: "no answer in"}
     (word, count), *rest = [(word, counts[state]) for state, word in words.items() if counts[state]]
     lead = word if counts[GOOD] else f"{label}: {word}"
     return ", ".join([f"{lead} {count} of {counts.total()} cells", *(f"{word} {count}" for word, count in rest)])

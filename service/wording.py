@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from service.evidence import ZERO_BLOCK, TensorEvidence
 
+OUTSIDE = "outside the contract: "
+"""How every detail begins that tells of a fault where a refusal was due."""
+
 
 def error_of(tensor: TensorEvidence) -> float | None:
     """The number that stands for a tensor's error."""

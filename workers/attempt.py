@@ -217,6 +217,9 @@ class Attempt:
         for job in self._jobs.values():
             if phase.name == PHASE_JOB.format(job.claimed.job):
                 self._finish(job, "")
+                following = next((job for job in self._jobs.values() if not job.over), None)
+                if following is not None:
+                    self._start(following)
                 return
         current = next((job for job in self._jobs.values() if not job.over), None)
         # Sums are not steps, and a phase without duration is only a mark in the stream.
@@ -225,6 +228,9 @@ class Attempt:
 
     def _on_subject(self, subject: collect.SubjectLoaded) -> None:
         self._facts["subject"] = {**subject.facts, "version": subject.version, "seconds": subject.seconds}
+        for job in self._jobs.values():
+            if job.began and not job.over:
+                self._listener(events.PhaseDone(job.claimed.job, events.LAST_PHASE, subject.seconds))
 
     def _on_control(self, done: collect.ControlDone) -> None:
         control = self._controls[done.control]
@@ -294,6 +300,8 @@ class Attempt:
                 len(job.claimed.cells),
             )
         )
+        if "subject" in self._facts:  # imported already, for the container's job before
+            self._listener(events.PhaseDone(job.claimed.job, events.LAST_PHASE, 0.0))
 
     def _accept(self, job: _Job, done: collect.CaseDone, judgement: Judgement) -> None:
         agrees = not judgement.verdict.failing
@@ -325,9 +333,13 @@ class Attempt:
             held = job.claimed
             store.record_attempt_facts(session, job=held.job, fence=held.fence, attempt=held.attempt, facts=self._facts)
             leave = store.release if self._reason else store.finish
-            state = leave(session, job.claimed.job, job.claimed.fence, self._reason or reason)
+            # Who stopped it knows why: that its process then ended is no news.
+            why = self._reason or reason
+            state = leave(session, job.claimed.job, job.claimed.fence, why)
             seconds = time.monotonic() - job.began if job.began else 0.0
-            self._listener(events.JobDone(job.claimed.job, seconds, state if not reason else f"{state}: {reason}"))
+            stopped = self._reason if state != "done" else ""
+            outcome = stopped or (f"{state}: {reason}" if reason else state)
+            self._listener(events.JobDone(job.claimed.job, seconds, outcome))
 
     def _leave(self, problem: str) -> None:
         for job in self._jobs.values():

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+LAST_PHASE = "subject"
+"""The last step before cells: the subject is imported."""
+
 
 @dataclass(frozen=True)
 class RuntimeBuilding:

@@ -55,8 +55,13 @@ class Loop:
         self._running: dict[threading.Thread, Attempt] = {}
         self._failure: BaseException | None = None
 
-    def run(self, stop: threading.Event, done: Callable[[], bool] = lambda: False) -> None:
-        """Work until ``stop`` is set or ``done()`` holds. Raises what kept a container from being started at all."""
+    def run(
+        self, stop: threading.Event, done: Callable[[], bool] = lambda: False, stopped: str = "stopped by its worker"
+    ) -> None:
+        """Work until ``stop`` is set or ``done()`` holds. Raises what kept a container from being started at all.
+
+        ``stopped`` is what jobs that were running say when ``stop`` ended them.
+        """
         renewed = beaten = looked = time.monotonic()
         look = True
         try:
@@ -75,7 +80,7 @@ class Loop:
                     self._stop_all("the lease could not be renewed")
                 look = self._broker.wait(TICK_S) or look
         finally:
-            self._stop_all("stopped by its worker")
+            self._stop_all(stopped if stop.is_set() else "stopped by its worker")
         if self._failure is not None:
             raise self._failure
 
@@ -167,4 +172,4 @@ def run_embedded(
         listener=listener,
         only=submission,
     )
-    loop.run(stop, done)
+    loop.run(stop, done, stopped="stopped by you")

@@ -5,6 +5,7 @@ On the straight line this stands at the door of ``service.subjects``. The forms:
     deepspeed==0.18.3                     a release on the package index
     git+https://host/owner/name@REF       a commit of a repository on the allow-list
     git+file:///folder@REF                the same, of a local repository on the allow-list
+    git+/folder@REF                       the same, shorter
     1f2e3d4                               a commit of the default repository, by 7 to 40 hex digits
     ./folder  /folder  folder             a working tree
 
@@ -23,7 +24,7 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from service.config import Settings
+from service.config import Settings, local_path
 from service.errors import nearest
 from service.subjects.errors import UnknownSubject
 from service.subjects.git import REF, SHA
@@ -34,6 +35,12 @@ Progress = Callable[[str, int, int | None], None]
 
 KNOWN_NAMES = ("deepspeed",)
 """What an unknown name is compared with; any project that carries its own adapter is a subject too."""
+
+_EXPRESSION = re.compile(r"[~^:{}]|\.\.")
+"""What marks an expression that git would evaluate; it may stand in no name of a branch or tag."""
+
+_EVALUATED = "expressions such as HEAD~1 are not evaluated: git rev-parse says which SHA is meant"
+_AS_GIT = "a commit is named as git+https://HOST/OWNER/NAME@REF or git+/PATH@REF, REF being a branch, a tag or a SHA"
 
 FORMS = "NAME==VERSION (a release), git+URL@REF or 7 to 40 hex digits (a commit), or a folder as ./NAME or /NAME"
 
@@ -68,13 +75,15 @@ def parse_subject(text: str, settings: Settings) -> SubjectRequest:
 
 
 def _hint(text: str) -> str:
+    if re.match(r"(?:HEAD|[0-9a-fA-F]{7,40})(?:[~^:@]|\.\.)", text):
+        return f"{_EVALUATED}; right would be {FORMS}"
     if bare := re.match(r"[A-Za-z][A-Za-z0-9._-]*(?=\s*(?:[=<>~!@]|$))", text):
         name = canonicalize_name(bare[0])
         if name in KNOWN_NAMES:
             return f"name one exact version: {name}==VERSION"
         return f"{nearest(name, KNOWN_NAMES).rstrip('?')}; right would be {FORMS}"
     if re.match(r"(https?|ssh|git|file)://|git@", text):
-        return "a repository is named as git+https://HOST/OWNER/NAME@REF"
+        return _AS_GIT
     return f"right would be {FORMS}"
 
 
@@ -99,25 +108,47 @@ def _folder(text: str) -> SubjectRequest:
 
 
 def _commit(text: str, settings: Settings) -> SubjectRequest:
-    url, at, ref = text.removeprefix("git+").rpartition("@")
-    if not at or "/" not in url.partition("://")[2] or not REF.fullmatch(ref):
-        raise UnknownSubject(f"{text!r}: a commit is named as git+URL@REF, REF being a branch, a tag or a SHA")
+    url, _, ref = text.removeprefix("git+").rpartition("@")
+    shown = re.sub("://[^/]*@", "://…@", text)  # a password is not repeated
+    is_address = url.startswith("/") or "/" in url.partition("://")[2]
+    if is_address and _EXPRESSION.search(ref):
+        raise UnknownSubject(f"{shown!r}: REF must be a branch, a tag or a SHA; {_EVALUATED}")
+    if not is_address or not REF.fullmatch(ref):
+        raise UnknownSubject(f"{shown!r}: {_AS_GIT}")
+    _refuse_address(url)
+    allowed = {repository_key(repository): repository for repository in reversed(settings.allowed_repositories)}
+    wanted = repository_key(url)
+    if wanted not in allowed:
+        raise UnknownSubject(
+            f"the repository {url} is not on the allow-list; {nearest(wanted, allowed)}\n"
+            + settings.allowing(local_path(url) or url)
+        )
+    return SubjectRequest("commit", text, repository=allowed[wanted], ref=ref)
+
+
+def _refuse_address(url: str) -> None:
+    """Raise where an address is of a kind that is fetched from nowhere."""
+    if local_path(url):
+        return
     parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("https", "file") or (parts.scheme == "file" and parts.netloc):
-        raise UnknownSubject(f"{parts.scheme}:// is not allowed: name the repository as git+https://… or git+file:///…")
+    if parts.scheme != "https" or not parts.netloc:
+        raise UnknownSubject(f"{parts.scheme}:// is not allowed so: {_AS_GIT}")
     if "@" in parts.netloc:
         raise UnknownSubject("a repository's address may hold no user and no password: only public ones are fetched")
-    wanted = repository_key(url)
-    allowed = {repository_key(repository): repository for repository in settings.repositories}
-    if wanted not in allowed:
-        hint = nearest(wanted, allowed)
-        raise UnknownSubject(f"the repository {url} is not on the allow-list (repositories in the settings); {hint}")
-    return SubjectRequest("commit", text, repository=allowed[wanted], ref=ref)
 
 
 def repository_key(address: str) -> str:
     """One spelling for each repository: addresses that differ only in case of the host, ``.git`` or a slash are one."""
+    if path := local_path(address):
+        return str(Path(path).resolve())
     parts = urllib.parse.urlsplit(address)
-    if parts.scheme in ("", "file"):
-        return str(Path(urllib.parse.unquote(parts.path)).resolve())
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/').removesuffix('.git')}"
+
+
+def elsewhere(request: SubjectRequest, settings: Settings) -> list[str]:
+    """A bare SHA as it would be named in each allowed repository but the default one, where alone it is looked up."""
+    if request.kind != "commit" or request.text.startswith("git+"):
+        return []
+    default = repository_key(settings.default_repository)
+    others = [address for address in settings.repositories if repository_key(address) != default]
+    return [f"git+{Path(a).as_uri() if local_path(a) else a}@{request.ref}" for a in others]

@@ -14,9 +14,10 @@ from service.config import Settings
 from service.pip_config import pip_configuration
 from service.subjects.archive import read_archive
 from service.subjects.cache import Cache, Checkout, Packed
+from service.subjects.errors import UnknownSubject, Unreachable
 from service.subjects.git import FULL_SHA, Mirror
 from service.subjects.local import read_folder
-from service.subjects.parse import Kind, Progress, SubjectRequest, repository_key
+from service.subjects.parse import Kind, Progress, SubjectRequest, elsewhere, repository_key
 from service.subjects.tree import Caps, Entry, Spool
 
 
@@ -59,7 +60,13 @@ def _commit(request: SubjectRequest, settings: Settings, progress: Progress) -> 
     mirror = Mirror(settings.home, request.repository, connect_s=settings.connect_s, fetch_s=settings.fetch_s)
     with mirror.locked(), cache.scratch() as contents:
         progress(f"fetching {request.ref} from {request.repository}", 0, None)
-        sha = mirror.resolve(request.ref)
+        try:
+            sha = mirror.resolve(request.ref)
+        except (UnknownSubject, Unreachable) as error:
+            if not (others := elsewhere(request, settings)):
+                raise
+            hint = "a bare SHA is looked up in the default repository alone; in another one it is named "
+            raise type(error)(f"{error}\n{hint}{' or '.join(others)}") from None
         if known := cache.known("commit", repository, sha):
             return known
         what = f"{request.repository}@{sha[:12]}"

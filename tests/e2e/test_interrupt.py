@@ -44,6 +44,8 @@ def test_ctrl_c_ends_everything_at_once_and_says_how_to_go_on(tmp_path: Path) ->
         rest, _ = process.communicate(timeout=5)
     assert process.returncode == 2
     assert b"run --resume" in rest
+    assert b": stopped by you; 1 agree in " in rest
+    assert b"ended early" not in rest
     assert answered(database) == ["agree"]
     left = [path.parent.name for path in Path("/proc").glob("[0-9]*/cwd") if _below(path, tmp_path)]
     assert not left

@@ -19,6 +19,25 @@ from workers import events
 pytestmark = pytest.mark.torch
 RUNTIME = "2.11.0-index"
 NEIGHBOUR = "exchange/dim0[dtype=float64,loss=square]"
+LATE_TORCH = """
+import threading, time
+from jobs.subject.base import Subject
+
+
+class Late(Subject):
+    name = "late"
+
+    def load(self, root):
+        threading.Thread(target=time.sleep, args=(999,), daemon=True).start()
+
+    def dim0_exchange(self, ctx):
+        import torch
+        return torch.clone
+
+
+def adapter():
+    return Late()
+"""
 ONLY_FLOAT32 = "if x.dtype == torch.float32:\n    "
 
 
@@ -132,18 +151,19 @@ def test_an_import_that_starts_a_thread_has_its_ranks_spawned(tmp_path: Path) ->
 
 
 def test_a_torch_beside_it_is_not_taken_for_torch_in_spawned_ranks(tmp_path: Path) -> None:
-    tree = write_subject(
-        tmp_path / "odd", load="import threading; threading.Thread(target=time.sleep, args=(999,), daemon=True).start()"
-    )
+    tree = tmp_path / "odd"
+    tree.mkdir()
     (tree / "torch.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    adapter = tree / "gradmatrix_adapter.py"
-    adapter.write_text(adapter.read_text().replace("import torch\n", "", 1))
+    (tree / "gradmatrix_adapter.py").write_text(LATE_TORCH)
     run = run_tree(tmp_path / "home", tree, [runtime(RUNTIME)], deadlines=QUICK)
     assert not (tmp_path / "ran").exists()
-    assert len(run.rows) == 1
+    with run.database.read() as session:
+        assert store.find_cell(session, run.rows[0].cell).attempts[-1].facts["subject"]["method"] == "spawn"
 
 
-@pytest.mark.parametrize("line", ['{"e":"tensor","tensor":NaN}', "[" * 100_000, '{"e":"tensor","tensor":7}', "[]"])
+@pytest.mark.parametrize(
+    "line", ['{"e":"tensor","tensor":{"x":NaN}}', "[" * 100_000, '{"e":"tensor","tensor":7}', "[]"]
+)
 def test_a_line_of_another_form_costs_its_own_cell_only(tmp_path: Path, line: str) -> None:
     forge = f"""
         import inspect
@@ -219,3 +239,22 @@ def _processes_in(folder: Path) -> list[str]:
         except OSError:
             continue
     return [pid for pid in found if pid != str(os.getpid())]
+
+
+def test_a_backward_that_skips_its_collective_on_one_rank_hangs_in_the_backward_of_the_others(tmp_path: Path) -> None:
+    skip = """
+        class Early(torch.autograd.Function):
+            @staticmethod
+            def forward(c, x):
+                return Exchange.apply(x, ctx.group)
+            @staticmethod
+            def backward(c, g):
+                return g if ctx.rank == 1 else Exchange.apply(g, ctx.group)
+        if x.dtype == torch.float32: return Early.apply(x)
+    """
+    run = odd(tmp_path, call=skip)
+    assert verdict_of(run) == "hang"
+    assert "backward" in detail_of(run)
+    assert "rank 0" in detail_of(run)
+    assert next(row.forward_ok for row in run.rows if row.case == ONE_CASE) is None
+    assert verdict_of(run, NEIGHBOUR) == "agree"

@@ -41,6 +41,7 @@ def test_a_listing_survives_the_way_there_and_back() -> None:
         (["exchange/dim?"], [], ["dim0", "dim1"]),
         (["loss/*", "exchange/dim1[dtype=float32]"], [], ["dim1", "token"]),
         (["*[dtype=float32]"], ["loss"], ["token"]),
+        (["dim0", "token[dtype=float32]"], [], ["dim0", "token"]),
         ([], ["loss", "exchange"], ["dim0", "dim1", "seq", "token"]),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import tomllib
@@ -97,12 +98,29 @@ def test_a_bare_version_means_the_configured_variant() -> None:
     assert select("2.13.0-cpu", "2.11.0-index", "2.11.0") == ["2.13.0-cpu", "2.11.0-index"]
 
 
+def test_a_bare_version_means_the_only_variant_where_there_is_one() -> None:
+    assert select("2.13.0") == ["2.13.0-cpu"]
+    assert select("2.11.0", variant="cpu") == ["2.11.0-index"]
+    assert [spec.name for spec in Catalog(SPECS, "index").bare()] == [spec.name for spec in SPECS]
+
+
+def test_of_several_variants_none_of_which_is_configured_one_must_be_named() -> None:
+    cpu = SPECS[-1]
+    two = (cpu, dataclasses.replace(cpu, name="2.13.0-cuda", variant="cuda"))
+    with pytest.raises(UnknownRuntimeError, match=r"as variant 'index'.* in full: 2\.13\.0-cpu or 2\.13\.0-cuda"):
+        Catalog(two, "index").select(["2.13.0"])
+    assert Catalog(two, "index").bare() == ()
+    assert Catalog(two, "cuda").bare() == two[1:]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("2.11.1", r"torch 2\.11\.1 is not in the catalogue: did you mean 2\.11\.0"),
         ("2.11.0-indx", r"did you mean 2\.11\.0-index"),
-        ("2.13.0", r"2\.13\.0 is not .* variant 'index', which is configured; name the runtime in full: 2\.13\.0-cpu"),
+        ("2.9", r"catalogue: did you mean 2\.9\.1\?$"),
+        ("2.13", r"catalogue: did you mean 2\.13\.0\?$"),
+        ("2", r"catalogue: known: 2"),
         ("", r"known: "),
     ],
 )

@@ -50,9 +50,12 @@ def test_another_signature_is_failing_in_another_way() -> None:
     assert (change.kind, change.reason) == (Kind.STILL_FAILING, "in another way")
 
 
-def test_cells_of_one_side_only_appear_and_disappear() -> None:
-    comparison = diff([at("2.9.1"), at("2.9.1", mode="inductor")], [at("2.11.0"), at("2.11.0", world_size=4)])
-    assert kinds(comparison) == ["appeared", "disappeared", "unchanged"]
+def test_cells_that_only_one_side_was_asked_to_run_are_no_change() -> None:
+    before = [at("2.9.1"), at("2.9.1", mode="inductor")]
+    after = [at("2.11.0"), at("2.11.0", world_size=4)]
+    comparison = diff(before, after)
+    assert kinds(comparison) == ["unchanged"]
+    assert (comparison.only_before, comparison.only_after) == ((before[1],), (after[1],))
     assert comparison.compared == 1
 
 
@@ -119,7 +122,10 @@ def test_there_and_back_is_the_opposite(before: list[Row], after: list[Row]) -> 
         "new failure": {"disappeared"}, "new pass": {"disappeared"}, "appeared": {"disappeared"},
         "disappeared": {"appeared", "new failure", "new pass"}, "unchanged": {"unchanged"},
     }  # fmt: skip
-    there = {(id(change.before), id(change.after)): change.kind.value for change in diff(before, after).changes}
-    back = {(id(change.after), id(change.before)): change.kind.value for change in diff(after, before).changes}
+    compared = diff(before, after)
+    opposed = diff(after, before)
+    assert (compared.only_before, compared.only_after) == (opposed.only_after, opposed.only_before)
+    there = {(id(change.before), id(change.after)): change.kind.value for change in compared.changes}
+    back = {(id(change.after), id(change.before)): change.kind.value for change in opposed.changes}
     assert there.keys() == back.keys()
     assert all(back[key] in opposite[kind] for key, kind in there.items())

@@ -35,7 +35,7 @@ def test_defaults_without_file_or_variables(tmp_path: Path) -> None:
     settings = load_settings()
     assert settings.home == tmp_path / "home"
     assert settings.catalog.is_file()
-    assert settings.repositories == (settings.default_repository,)
+    assert settings.allowed_repositories == (settings.default_repository,)
     assert settings.slots == (os.cpu_count() or 1)
     assert not settings.home.exists(), "loading settings creates nothing"
 
@@ -69,9 +69,38 @@ def test_a_named_file_may_set_home_and_paths_relative_to_itself(
 
 
 def test_lists_in_variables_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADMATRIX_DEFAULT_REPOSITORY", "/srv/a.git")
     monkeypatch.setenv("GRADMATRIX_REPOSITORIES", "/srv/a.git, https://example.org/b.git")
     assert load_settings().repositories == ("/srv/a.git", "https://example.org/b.git")
+
+
+def test_repositories_are_allowed_besides_the_default_one_and_local_ones_become_paths(write: Write) -> None:
+    write('repositories = ["file:///srv/my%20repo", "/srv/100%25/", "https://example.org/b.git"]')
+    settings = load_settings()
+    assert settings.repositories == ("/srv/my repo", "/srv/100%25", "https://example.org/b.git")
+    assert settings.allowed_repositories == (Settings().default_repository, *settings.repositories)
+    mine = Settings(default_repository="file:///srv/a", repositories=("/srv/b", "/srv/a"))
+    assert mine.default_repository == "/srv/a"
+    assert mine.allowed_repositories == ("/srv/a", "/srv/b")
+
+
+def test_what_allows_a_repository_can_be_put_into_the_named_file_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Write
+) -> None:
+    odd = '/srv/a "b" \\ ü'
+    path = write('repositories = ["/srv/first"]')
+    said, line = load_settings().allowing(odd).splitlines()
+    assert str(path) in said
+    assert "unset" not in said
+    path.write_text(line, "utf-8")
+    assert load_settings().repositories == ("/srv/first", odd)
+    named = tmp_path / "mine.toml"
+    named.touch()
+    monkeypatch.setenv("GRADMATRIX_CONFIG", str(named))
+    monkeypatch.setenv("GRADMATRIX_REPOSITORIES", "/srv/second")
+    said, line = load_settings().allowing("/srv/x").splitlines()
+    assert f"into {named}," in said
+    assert "unset GRADMATRIX_REPOSITORIES" in said
+    assert line == 'repositories = ["/srv/second", "/srv/x"]'
 
 
 @pytest.mark.parametrize(
@@ -84,7 +113,8 @@ def test_lists_in_variables_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
         ("GRADMATRIX_DEADLINES__CASE_S", "99999", ["case_s may not be above job_s"]),
         ("GRADMATRIX_DEADLINES__CASE_S", "0", ["above 0"]),
         ("GRADMATRIX_DEADLINES", "nonsense", ["environment variable", "deadlines"]),
-        ("GRADMATRIX_REPOSITORIES", "https://example.org/b.git", ["does not hold default_repository"]),
+        ("GRADMATRIX_REPOSITORIES", "srv/a.git", ["GRADMATRIX_REPOSITORIES", "'srv/a.git'", "file:///path"]),
+        ("GRADMATRIX_REPOSITORIES", "file://host/a.git", ["GRADMATRIX_REPOSITORIES", "'file://host/a.git'"]),
         ("GRADMATRIX_DEFAULT_REPOSITORY", "http://example.org/b.git", ["GRADMATRIX_DEFAULT_REPOSITORY", "https://"]),
         ("GRADMATRIX_CONFIG", "/nonexistent/g.toml", ["/nonexistent/g.toml", "No such file"]),
     ],

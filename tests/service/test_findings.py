@@ -163,12 +163,87 @@ def test_an_import_that_fails_is_said_once_for_all_cases() -> None:
     for case in (DIM0, HEADS):
         rows += [at("2.2.2", "unimportable", 1, NEW, case=case, **need), at("2.9.1", "agree", 2, NEW, case=case)]
         rows += [at("2.2.2", "mismatch", 3, case=case), at("2.9.1", "mismatch", 4, case=case)]
-    (finding,) = [finding for finding in sentences(rows) if "import" in finding.text]
+    (finding,) = [finding for finding in sentences(rows) if "(every case)" in finding.text]
     assert finding.text == (
         "regression in deepspeed==0.19.8: not importable (every case): torch 2.2.2 only; right from 2.9.1 on; "
         "deepspeed==0.18.3 can be imported"
     )
     assert (finding.why, finding.cells) == ("needs torch.library.custom_op", 2)
+
+
+def test_a_checkout_that_cannot_be_imported_is_never_called_another_fault() -> None:
+    none: dict[str, Any] = {"signature": "needs torch.library.custom_op"}
+    rows: list[Row] = [at("2.2.2", "unimportable", 1, NEW, **none), at("2.9.1", "mismatch", 2, NEW)]
+    rows += [at(torch, "mismatch", 3) for torch in ("2.2.2", "2.9.1")]
+    found = texts(rows)
+    assert not any("another fault" in text for text in found)
+    assert {text.partition("ranks): ")[2] for text in found if "wrong gradient" in text} == {
+        "on torch 2.2.2 and 2.9.1; deepspeed==0.19.8: the same fault in 1 of 2 cells, not importable in 1",
+        "torch 2.9.1 only; not importable on 2.2.2; deepspeed==0.18.3 has it too",
+    }
+    assert ends((OLD, "mismatch"), (NEW, "unimportable")) == f"{OLD}; {NEW} is not importable there"
+    # What only one of two checkouts is, is not said of both.
+    rows = [at("2.2.2", "unimportable", 1, NEW), at("2.2.2", "agree", 2), at("2.9.1", "raised", 3, NEW)]
+    found = [text for text in texts([*rows, at("2.9.1", "raised", 4)]) if ": raised in " in text]
+    assert sorted("not importable on 2.2.2" in text for text in found) == [False, True]
+    two = texts([at("2.2.2", "unimportable", signature="needs a"), at("2.9.1", "unimportable", signature="needs b")])
+    assert two[0].endswith("torch 2.2.2 only; not importable for another reason on 2.9.1")
+
+
+# -- what exactly ----------------------------------------------------------------------------------------------------
+
+
+def fault(*details: str, verdict: str = "partial_zero", signature: str = "partial_zero: grad/x") -> str:
+    modes = ("eager", "aot_eager", "inductor")
+    rows: list[Row] = [
+        at("2.11.0", verdict, mode=mode, detail=detail, signature=signature)
+        for mode, detail in zip(modes, details, strict=False)
+    ]
+    (text,) = texts(rows)
+    return text.removeprefix(f"{OLD}: ").partition(" in exchange/")[0]
+
+
+def test_the_factor_is_in_the_sentence() -> None:
+    assert fault("gradient of x is 2 times the oracle's on every rank", verdict="scaled",
+                 signature="scaled by 2: grad/x") == "scaled gradient \u00d72"  # fmt: skip
+
+
+def test_the_ranks_are_in_the_sentence_where_only_some_are_wrong() -> None:
+    one = "gradient of x is partly zero, all of it on rank 1: 0 of 16 elements on rank 1 are non-zero, expected 16"
+    last = one.replace("rank 1", "rank 3")
+    every = "gradient of x is partly zero, part of it on every rank: 8 of 16 elements on rank 0 are non-zero"
+    assert fault(one, one) == "partly zero gradient, all of it on rank 1,"
+    assert fault(one, last) == "partly zero gradient, all of it on some ranks,"
+    assert fault(every) == fault(one, every) == fault(one, "") == "partly zero gradient"
+    for said in ("on rank 0", "on ranks 0, 2 and 3"):
+        wrong = f"gradient of x is wrong by 0.5 of its norm (at most 2, first at [0]) {said}; forward exact"
+        assert fault(wrong, verdict="mismatch") == f"wrong gradient, {said},"
+    # An error's own words about ranks are not ours.
+    assert fault("ValueError: no work on rank 1, on every rank", verdict="raised") == "raised"
+
+
+def test_a_fault_outside_the_contract_is_told_as_one_and_apart_from_those_inside() -> None:
+    silent = "outside the contract: every one of 2 ranks answered silently, and a refusal was due"
+    assert fault(silent, verdict="mismatch") == "silent answer outside its contract"
+    assert fault("outside the contract: KeyError", verdict="raised") == "raised outside its contract"
+    error: dict[str, Any] = {"signature": "KeyError"}
+    rows: list[Row] = [at("2.11.0", "raised", 1, detail="outside the contract: KeyError: 'a'", **error),
+                       at("2.11.0", "raised", 2, mode="inductor", detail="KeyError: 'a'", **error)]  # fmt: skip
+    found = sentences(rows)
+    assert sorted(("outside its contract" in f.text, f.cell, f.why) for f in found) == [
+        (False, 2, "KeyError: 'a'"), (True, 1, "KeyError: 'a'"),
+    ]  # fmt: skip
+
+
+def test_one_real_example_of_the_error_is_told_and_the_key_alone_leaves_its_numbers_out() -> None:
+    rows: list[Row] = [
+        at("2.11.0", "raised", cell, mode=mode, signature="ValueError: shape [<n>, …] in toy/a.py f",
+           detail=f"ValueError: shape [{cell}, 8], at toy/a.py:{cell}0, on every rank")
+        for cell, mode in ((3, "eager"), (4, "inductor"))
+    ]  # fmt: skip
+    (finding,) = sentences(rows)
+    assert (finding.cell, finding.cells) == (3, 2)
+    assert finding.why == "ValueError: shape [3, 8], at toy/a.py:30, on every rank"
 
 
 def test_an_import_that_was_never_tried_on_that_torch_is_not_called_good() -> None:
@@ -226,7 +301,7 @@ def test_every_fault_is_in_some_sentence_and_no_cell_is_wrongly_named(said: list
 
 LABELS, TORCHES, MODES = (OLDER, OLD, NEW, ODD), ("2.2.2", "2.9.1", "2.11.0"), ("eager", "aot_eager", "inductor")
 KNOWN = {"zero gradient": "zero_gradient", "raised": "raised", "wrong gradient": "mismatch"}
-ANSWERS = st.sampled_from(["agree", "agree", "agree", "refused", None, "unsupported", *KNOWN.values()])
+ANSWERS = st.sampled_from(["agree", "agree", "agree", "refused", None, "unsupported", "unimportable", *KNOWN.values()])
 
 
 @settings(max_examples=150, deadline=None)
@@ -237,7 +312,8 @@ def test_no_sentence_says_what_the_rows_do_not_and_every_failing_cell_is_in_one(
         place: at(place[1], verdict, number, place[0], mode=place[2])
         for number, (place, verdict) in enumerate(zip(places, said, strict=True))
     }
-    found = sentences(list(rows.values()))
+    # What a failed import says of itself has tests of its own; here, what it is called beside other faults.
+    found = [finding for finding in sentences(list(rows.values())) if "(every case)" not in finding.text]
     assert sum(finding.cells for finding in found) == sum(verdict in KNOWN.values() for verdict in said)
     for finding in found:
         _check(finding, rows)
@@ -271,14 +347,18 @@ def _check(finding: Finding, rows: dict[tuple[str, str, str], Cell]) -> None:
         r"right (?:again )?from ([\d.]+\d) on": right,
         r"fixed in (\S+)$": lambda name: all(map(_settled, others(name))) and name in (OLD, NEW),
         r"(\S.*) agrees?$": lambda names: all(map(_settled, others(names))),
-        r"another fault in (\S+(?:==|:).*)$": lambda names: all(_failing(v) and v != fault for v in others(names)),
+        r"another fault in (\S+(?:==|:).*)$": lambda names: all(_answers(v) and v != fault for v in others(names)),
+        r"(\S.*) (?:is|are) not importable there": lambda names: set(others(names)) == {"unimportable"},
         r"(\S.*) (?:has|have) it too$": lambda names: set(others(names)) == {fault},
         r"no answer from (.*)": lambda names: not any(_failing(v) or _settled(v) for v in others(names)),
         r"no answer on (.*)": lambda torches: (
             not any(_failing(v) or _settled(v) for v in there(having, torches.replace(" and ", ", ").split(", ")))
         ),
         r"another fault on (.*)": lambda torches: any(
-            map(_failing, there(having, torches.replace(" and ", ", ").split(", ")))
+            _answers(v) and v != fault for v in there(having, torches.replace(" and ", ", ").split(", "))
+        ),
+        r"^not importable on (.*)": lambda torches: all(
+            set(there(having, [torch])) == {"unimportable"} for torch in torches.replace(" and ", ", ").split(", ")
         ),
     }
     for claim in claims.split("; "):
@@ -296,6 +376,11 @@ def _check(finding: Finding, rows: dict[tuple[str, str, str], Cell]) -> None:
 
 def _failing(verdict: str | None) -> bool:
     return verdict is not None and Verdict(verdict).failing
+
+
+def _answers(verdict: str | None) -> bool:
+    """Whether a case was tried and failed."""
+    return _failing(verdict) and verdict != "unimportable"
 
 
 def _settled(verdict: str | None) -> bool:

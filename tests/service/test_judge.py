@@ -183,6 +183,32 @@ def test_scaled(alpha: float) -> None:
     assert f"{alpha:.6g} times" in said.detail
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 8), ("float16", 11), ("float32", 24), ("float64", 53)])
+def test_a_factor_is_told_in_every_type_up_to_its_own_rounding(dtype: str, bits: int) -> None:
+    # Full mantissas: three times such a number has a bit or two more than the type holds.
+    odd = (2.0 ** (bits - 1) + np.arange(1.0, 33.0, 2.0).reshape(2, 8)) / 2.0 ** (bits - 1)
+    step = 2.0 ** (2 - bits)
+    thrice = np.round(3 * odd / step) * step
+    right, case = {"output/y": X, "grad/x": odd}, a_case(dtype=dtype)
+    said = verdict({"grad/x": thrice}, right, case, dtype)
+    assert said.verdict is Verdict.SCALED
+    assert said.alpha == pytest.approx(3, abs=3 * 2.0**-bits)
+    assert said.signature == "scaled by 3: grad/x"
+    # One element more is off by 1/16 of all: no rounding. One that is off by a bit alone is no factor.
+    thrice[0, 0] *= 1.25
+    assert verdict({"grad/x": thrice}, right, case, dtype).verdict is Verdict.MISMATCH
+    odd_one = odd.copy()
+    odd_one[0, 0] += 2 * 2.0 ** (1 - bits)
+    assert verdict({"grad/x": odd_one}, right, case, dtype).verdict is Verdict.MISMATCH
+
+
+def test_a_zero_that_hides_in_the_rounding_of_a_factor_is_still_told() -> None:
+    right = np.array([[1.0] * 8, [2.0**-9] * 8])
+    got = np.array([[2.0] * 8, [0.0] * 8])
+    said = verdict({"grad/x": got}, {"output/y": X, "grad/x": right}, a_case(dtype="bfloat16"), "bfloat16")
+    assert said.verdict is Verdict.PARTIAL_ZERO
+
+
 def test_the_stated_scale_is_no_fault_and_its_absence_is() -> None:
     case = a_case(scale=2.0)
     assert verdict({"grad/x": [4 * X, -4 * X]}, case=case).verdict is Verdict.AGREE
@@ -212,9 +238,19 @@ def test_permuted() -> None:
 
 def test_right_values_on_wrong_ranks_are_said_to_be() -> None:
     a, b = 2 * X, np.flip(X) + 1
-    said = verdict({"grad/x": [b, a]}, {**RIGHT, "grad/x": [a, b]})
-    assert said.verdict is Verdict.MISMATCH
-    assert said.detail.count("they are on the wrong ranks") == 1
+    for case in (EXACT, DENSE):
+        said = verdict({"grad/x": [b, a]}, {**RIGHT, "grad/x": [a, b]}, case)
+        assert (said.verdict, said.signature) == (Verdict.PERMUTED, "permuted across ranks: grad/x")
+        assert said.detail == (
+            "gradient of x is permuted across ranks: every value is right, on the wrong rank (on every rank); "
+            "forward exact"
+        )
+    # One rank should have had nothing, and got the other's: nothing is lost.
+    said = verdict({"grad/x": [0 * X, b]}, {**RIGHT, "grad/x": [b, 0 * X]})
+    assert said.signature == "permuted across ranks: grad/x"
+    off = b.copy()
+    off[1, 1] += 2**-6
+    assert verdict({"grad/x": [off, a]}, {**RIGHT, "grad/x": [a, b]}).verdict is Verdict.MISMATCH
 
 
 def test_mismatch_and_nan() -> None:
@@ -313,6 +349,9 @@ REFUSES = ErrorInfo("ValueError", "5 tokens do not divide by 2 ranks", (Frame("t
 REFUSAL = a_case(expect="refusal")
 
 
+UNJUDGED = "; the forward was not judged"
+
+
 def ended(*outcomes: tuple[str, ErrorInfo | None], case: CaseInfo = EXACT, **more: Any) -> Judgement:
     ranks = [RankOutcome(rank, status, more.get("phase", "run"), error, more.get("reason"))
              for rank, (status, error) in enumerate(outcomes)]  # fmt: skip
@@ -354,13 +393,45 @@ def test_partial_raise() -> None:
 
 def test_hang_crash_unsupported_lost() -> None:
     said = ended(("hang", None), ("ok", None))
-    assert (said.verdict, said.detail) == (Verdict.HANG, "rank 0 did not return within the deadline, in run")
+    assert (said.verdict, said.detail) == (Verdict.HANG, "rank 0 did not return within the deadline, in run" + UNJUDGED)
     assert ended(("crash", None), ("hang", None)).verdict is Verdict.CRASH
     said = ended(("unsupported", None), ("unsupported", None), reason="no all_to_all_single in toy.comm")
     assert (said.verdict, said.detail) == (Verdict.UNSUPPORTED, "no all_to_all_single in toy.comm")
     assert ended(("unsupported", None), ("ok", None)).verdict is Verdict.PARTIAL_RAISE
     assert ended(("lost", None), ("lost", None), reason="time was used up").verdict is Verdict.INFRA
     assert judge(Evidence(), EXACT, POLICY).verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("status", ["raised", "hang", "crash"])
+def test_what_other_ranks_show_after_one_was_lost_is_not_judged(status: str) -> None:
+    # Rank 1 went on alone: its collective met the wrong one of rank 0, and its output is nobody's fault.
+    (_, wrong) = tensors({"output/y": 9 * X}, 2, "float32")
+    error = KEY if status == "raised" else None
+    said = ended((status, error), ("ok", None), sent=[{}, wrong])
+    assert (said.verdict.failing, said.forward_ok) == (True, None)
+    assert said.detail.endswith(UNJUDGED)
+    both = ended(("raised", KEY), ("raised", KEY), sent=[wrong, wrong])
+    assert (both.verdict, both.forward_ok) == (Verdict.RAISED, False)
+    assert UNJUDGED not in both.detail
+
+
+def test_a_failing_refusal_says_first_that_the_case_is_outside_the_contract() -> None:
+    for outcomes in (
+        [("ok", None)] * 2, [("raised", KEY)] * 2, [("hang", None)] * 2, [("raised", REFUSES), ("ok", None)]
+    ):  # fmt: skip
+        said = ended(*outcomes, case=REFUSAL)
+        assert said.verdict.failing
+        assert said.detail.startswith("outside the contract: ")
+        assert said.detail.count("outside the contract") == 1
+        leak = merge_passes(said, ended(("raised", REFUSES), ("raised", REFUSES), case=REFUSAL))
+        assert leak.verdict is Verdict.LEAK
+        assert leak.detail.startswith("outside the contract: after other cases in the same process: ")
+    for right in (
+        ended(("raised", REFUSES), ("raised", REFUSES), case=REFUSAL),
+        ended(("raised", KEY), ("raised", KEY)),
+    ):
+        assert "outside" not in right.detail
+    assert "outside" not in judge(Evidence.stopped("unimportable", "no", KEY), REFUSAL, POLICY).detail
 
 
 def test_a_refusal_is_right_only_on_every_rank_clearly_and_before_any_result() -> None:

@@ -23,7 +23,11 @@ runtimes = typer.Typer(
 )
 app.add_typer(runtimes, name="runtimes")
 
-Globs = Annotated[list[str] | None, typer.Option("--case", metavar="GLOB", help="Only cases whose id matches.")]
+CASE_HELP = (
+    "Only cases whose id matches; * and ? are wildcards, brackets are literal. The probe alone is enough: dim0 means "
+    "every exchange/dim0[...]. Repeatable."
+)
+Globs = Annotated[list[str] | None, typer.Option("--case", metavar="GLOB", help=CASE_HELP)]
 AllRows = Annotated[bool, typer.Option("--all-rows", help="Show every row, also those that agree everywhere.")]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the cells as JSON; - is stdout.")]
 JunitFile = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML; - is stdout.")]
@@ -66,7 +70,7 @@ def run(
     junit: JunitFile = None,
     all_rows: AllRows = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Finish the newest unfinished submission, or the one asked for.")
+        bool, typer.Option("--resume", help="Finish the newest unfinished submission, as it was asked for.")
     ] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Run again what already has an answer.")] = False,
 ) -> None:
@@ -101,7 +105,7 @@ def show(
     junit: JunitFile = None,
     all_rows: AllRows = False,
 ) -> None:
-    """Show a submission's grid, or one cell in full; without ID the newest submission."""
+    """Show a submission's grid, or one cell in full; without ID list the newest submissions."""
     from workers.cli import show as command
 
     raise typer.Exit(command.show(" ".join(words or ()), json=json, junit=junit, all_rows=all_rows))
@@ -135,7 +139,7 @@ def diff(
 
 @app.command()
 def cases(
-    globs: Annotated[list[str] | None, typer.Argument(metavar="GLOB...", help="Only cases whose id matches.")] = None,
+    globs: Annotated[list[str] | None, typer.Argument(metavar="GLOB...", help=CASE_HELP)] = None,
     json: Annotated[bool, typer.Option("--json", help="As JSON, with everything that a case is.")] = False,
 ) -> None:
     """List the cases: what each exercises, in which modes and world sizes."""

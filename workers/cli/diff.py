@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, cast
 from rich.text import Text
 
 from service import store
+from service.cases import fits
 from service.compare import Change, Comparison, Kind
 from service.compare import diff as compare
 from service.config import load_settings
 from service.db import open_database
 from service.errors import UsageError, nearest
-from service.globs import matches
+from service.verdicts import Verdict
 from workers.cli.console import DISAGREE, INCOMPLETE, OK, console, show
+from workers.cli.named import cells
 from workers.cli.stored import is_submission, named_submission
 from workers.cli.words import cell_text, inert, plural
 
@@ -34,9 +36,6 @@ STYLES = {
     Kind.UNCHANGED: "green",
 }
 WORSE = (Kind.REGRESSION, Kind.NEW_FAILURE)
-ALL = 10**6
-"""A limit for a query that should have none."""
-HEADING = 2
 SHOWN = 12
 """How many cells of one kind are listed, unless all are asked for."""
 
@@ -68,7 +67,7 @@ def side_rows(session: Session, text: str) -> list[CellRow]:
         return store.cells_of(session, named_submission(session, text).id)
     label, at, torch = text.rpartition("@")
     for words in (text, f"{label} {torch}") if at and label else (text,):
-        rows = store.find_cells(session, words, limit=ALL) if words.strip() and not words.isdigit() else []
+        rows = [] if words.isdigit() else cells(session, words)
         if rows:
             return rows
     known = {row.label for view in store.submissions(session, 50) for row in store.cells_of(session, view.id)}
@@ -79,7 +78,7 @@ def side_rows(session: Session, text: str) -> list[CellRow]:
 def _chosen(rows: list[CellRow], globs: Sequence[str], side: str) -> list[CellRow]:
     if not globs:
         return rows
-    chosen = [row for row in rows if any(matches(g, row.case) or matches(g, row.case.partition("[")[0]) for g in globs)]
+    chosen = [row for row in rows if any(fits(glob, row.case) for glob in globs)]
     if not chosen:
         cases = {row.case.partition("[")[0] for row in rows}
         raise UsageError(f"no case of {side} fits {' or '.join(map(repr, globs))}: {nearest(globs[0], cases)}")
@@ -93,6 +92,8 @@ def diff_lines(comparison: Comparison, before: str, after: str, *, all_rows: boo
         Text(inert(f"{before} -> {after}: {axis[comparison.axis]}, {plural(comparison.compared, 'cell')} compared")),
         _counts(comparison),
     ]
+    lines += _one_sided(comparison, before, after)
+    head = len(lines)
     for kind in Kind:
         changes = comparison.of(kind)
         if not changes or (kind is Kind.UNCHANGED and not all_rows):
@@ -102,13 +103,27 @@ def diff_lines(comparison: Comparison, before: str, after: str, *, all_rows: boo
         lines += [_line(change) for change in shown]
         if len(shown) < len(changes):
             lines.append(Text(f"  … and {len(changes) - len(shown)} more (--all-rows shows them)", style="dim"))
-    if len(lines) > HEADING:
+    if len(lines) > head:
         lines += [Text(), Text("gradmatrix show CELL shows one of them in full")]
+    return lines
+
+
+def _one_sided(comparison: Comparison, before: str, after: str) -> list[Text]:
+    """What only one side was asked to run: how much, and whether a fault hides there."""
+    sides = ((comparison.only_before, before), (comparison.only_after, after))
+    lines = [Text(f"{plural(len(rows), 'cell')} only {inert(name)} was asked to run") for rows, name in sides if rows]
+    failing = [row for row in comparison.only_after if row.verdict and Verdict(row.verdict).failing]
+    if failing:
+        they = f"{plural(len(failing), 'cell')} of those that only {inert(after)} was asked to run"
+        verb = "fails" if len(failing) == 1 else "fail"
+        lines.append(Text(f"warning: {they} {verb}: gradmatrix show {failing[0].cell}", style="yellow"))
     return lines
 
 
 def _counts(comparison: Comparison) -> Text:
     text = Text()
+    if not comparison.changes:
+        return text.append("no cell was asked of both")
     for kind in Kind:
         changes = comparison.of(kind)
         if changes:

@@ -115,17 +115,16 @@ def check_disk(settings: Settings) -> Finding:
 def check_runtimes(settings: Settings) -> Finding:
     """Which torch versions need no building any more."""
     missing = {spec.name for spec in _missing(settings)}
-    known = [spec for spec in catalog.load(settings).runtimes if spec.variant == settings.variant]
+    known = catalog.load(settings).bare()
     built = [spec.torch for spec in known if spec.name not in missing]
     text = f"{len(built)} of {len(known)} built" + (f": torch {', '.join(built)}" if built else "")
     return Finding("runtimes", "ok", text + ("; a run builds what it needs" if missing else ""))
 
 
 def _missing(settings: Settings) -> list[catalog.RuntimeSpec]:
-    """The catalogue's runtimes of the configured variant that are not built."""
+    """The catalogue's runtimes that a bare version names and that are not built."""
     executor = VenvExecutor(settings)
-    wanted = [spec for spec in catalog.load(settings).runtimes if spec.variant == settings.variant]
-    return [spec for spec in wanted if not executor.ready(spec)]
+    return [spec for spec in catalog.load(settings).bare() if not executor.ready(spec)]
 
 
 def check_index(settings: Settings) -> Finding:

@@ -19,11 +19,16 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from service.verdicts import VERDICTS, Verdict
-from workers.cli.words import human_bytes, human_seconds, inert, plural, verdict_style, verdict_word
-from workers.events import CellDone, Event, JobDone, JobStarted, PhaseDone, RuntimeBuilding
+from workers.cli.words import human_bytes, human_seconds, inert, known_word, plural, verdict_style, verdict_word
+from workers.events import LAST_PHASE, CellDone, Event, JobDone, JobStarted, PhaseDone, RuntimeBuilding
 
 EVERY_S = 5.0
 """How often a plain log repeats a step that only grows."""
+SILENT_S = 15.0
+"""After how long a plain log says that a job is still waiting."""
+TICK_S = 1.0
+SHORT_S = 0.05
+"""A step that took less has no line."""
 
 
 def watcher(console: Console, environment: Mapping[str, str] = os.environ) -> Watcher:
@@ -35,20 +40,40 @@ def watcher(console: Console, environment: Mapping[str, str] = os.environ) -> Wa
 class Watcher:
     """Keeps what is going on, under a lock, since events come from the worker's threads.
 
-    names  per cell, what it is called on a line
+    names     per cell, what it is called on a line
+    patience  how long a cell may take, for a line about a job that is silent
+
+    As a context manager it looks at the running jobs once a second, in a thread that ends with it.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console
         self.names: dict[int, str] = {}
+        self.patience = ""
         self._clock = clock
         self._started = clock()
         self._lock = threading.RLock()
         self._jobs: dict[int, JobStarted] = {}
         self._counts: dict[int, Counter[str]] = {}
+        self._heard: dict[int, float] = {}
+        self._in_cells: set[int] = set()
+        self._over = threading.Event()
+        self._ticker: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        self._ticker = threading.Thread(target=self._keep_ticking, name="heartbeat", daemon=True)
+        self._ticker.start()
         return self
+
+    def _keep_ticking(self) -> None:
+        while not self._over.wait(TICK_S):
+            self.tick()
+
+    def tick(self) -> None:
+        """Say of running jobs how long they have been silent, where it is time."""
+        with self._lock:
+            for job, heard in self._heard.items():
+                self._waiting(job, self._clock() - heard)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
@@ -60,6 +85,9 @@ class Watcher:
 
     def close(self) -> None:
         """Leave the terminal as it was."""
+        self._over.set()
+        if self._ticker is not None:
+            self._ticker.join()
 
     def say(self, text: str | Text) -> None:
         """Show one line that stays."""
@@ -95,13 +123,19 @@ class Watcher:
             elif isinstance(event, JobStarted):
                 self._jobs[event.job] = event
                 self._counts.setdefault(event.job, Counter())
+                self._heard[event.job] = self._clock()
                 self._job_started(event)
             elif isinstance(event, PhaseDone):
+                self._heard[event.job] = self._clock()
+                self._in_cells |= {event.job} if event.name == LAST_PHASE else set()
                 self._phase(event)
             elif isinstance(event, CellDone):
+                self._heard[event.job] = self._clock()
+                self._in_cells.add(event.job)
                 self._counts.setdefault(event.job, Counter())[event.verdict] += 1
                 self._cell(event)
             elif isinstance(event, JobDone):
+                self._heard.pop(event.job, None)
                 self._job_done(event)
 
     def _total(self) -> None:
@@ -119,6 +153,9 @@ class Watcher:
     def _phase(self, event: PhaseDone) -> None:
         raise NotImplementedError
 
+    def _waiting(self, job: int, silent: float) -> None:
+        raise NotImplementedError
+
     def _cell(self, event: CellDone) -> None:
         """Say at once what somebody will want to look at; why, where the grid will not tell by a number."""
         known = Verdict(event.verdict) if event.verdict in VERDICTS else None
@@ -132,7 +169,9 @@ class Watcher:
         self.say(line)
 
     def _job_done(self, event: JobDone) -> None:
-        counts = ", ".join(f"{count} {_word(verdict)}" for verdict, count in self._counts.get(event.job, {}).items())
+        counts = ", ".join(
+            f"{count} {known_word(verdict)}" for verdict, count in self._counts.get(event.job, {}).items()
+        )
         outcome = "" if event.outcome == "done" else inert(event.outcome, limit=160) + "; "
         self.say(f"{self._label(event.job)}: {outcome}{counts or 'no cells'} in {human_seconds(event.seconds)}")
 
@@ -145,9 +184,10 @@ class Watcher:
     def _done(self, job: int) -> int:
         return sum(self._counts.get(job, Counter()).values())
 
-
-def _word(verdict: str) -> str:
-    return verdict_word(Verdict(verdict)) if verdict in VERDICTS else inert(verdict)
+    def _far(self, job: int) -> str:
+        """How many of its cells have an answer: ``3 of 39 cells``."""
+        done, started = self._done(job), self._jobs.get(job)
+        return f"{done} of {plural(started.cells if started else done, 'cell')}"
 
 
 def _step(event: RuntimeBuilding) -> str:
@@ -168,6 +208,7 @@ class PlainWatcher(Watcher):
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, clock)
         self._last: dict[str, tuple[str, float]] = {}
+        self._waited: dict[int, float] = {}
 
     def _forget(self, name: str) -> None:
         self._last.pop(name, None)
@@ -181,13 +222,21 @@ class PlainWatcher(Watcher):
         self.say(f"{self._label(event.job)}: started, {plural(event.cells, 'cell')}")
 
     def _phase(self, event: PhaseDone) -> None:
-        self.say(f"{self._label(event.job)}: {event.name} in {human_seconds(event.seconds)}")
+        if event.seconds >= SHORT_S:
+            self.say(f"{self._label(event.job)}: {event.name} in {human_seconds(event.seconds)}")
+
+    def _waiting(self, job: int, silent: float) -> None:
+        now = self._clock()
+        if silent < SILENT_S or now - self._waited.get(job, 0.0) < SILENT_S:
+            return
+        self._waited[job] = now
+        why = f" ({self.patience})" if self.patience and job in self._in_cells else ""
+        self.say(f"{self._label(job)}: {self._far(job)}, waiting {human_seconds(silent)}{why}")
 
     def _cell(self, event: CellDone) -> None:
         super()._cell(event)
-        started = self._jobs.get(event.job)
-        if started and self._due(f"job {event.job}", "cells"):
-            self.say(f"{self._label(event.job)}: {self._done(event.job)} of {plural(started.cells, 'cell')}")
+        if event.job in self._jobs and self._due(f"job {event.job}", "cells"):
+            self.say(f"{self._label(event.job)}: {self._far(event.job)}")
 
     def _due(self, name: str, what: str) -> bool:
         """Whether the step is a new one, or has grown quietly for long enough."""
@@ -221,6 +270,7 @@ class LiveWatcher(Watcher):
 
     def close(self) -> None:
         """Take the moving lines away."""
+        super().close()
         self._progress.stop()
 
     def _grow(self, event: RuntimeBuilding) -> None:
@@ -237,17 +287,21 @@ class LiveWatcher(Watcher):
         self._show(f"job {event.job}", self._label(event.job), 0, event.cells, f"0 of {plural(event.cells, 'cell')}")
 
     def _phase(self, event: PhaseDone) -> None:
-        started = self._jobs.get(event.job)
-        said, cells = f"{event.name} done", started.cells if started else None
-        self._show(f"job {event.job}", self._label(event.job), self._done(event.job), cells, said)
+        self._move(event.job, self._far(event.job) if event.job in self._in_cells else f"{event.name} done")
+
+    def _waiting(self, job: int, silent: float) -> None:
+        if job in self._in_cells:
+            said = f", waiting {human_seconds(int(silent))}" if silent >= EVERY_S else ""
+            self._move(job, self._far(job) + said)
 
     def _cell(self, event: CellDone) -> None:
         super()._cell(event)
-        started = self._jobs.get(event.job)
-        done = self._done(event.job)
-        cells = started.cells if started else done
-        self._show(f"job {event.job}", self._label(event.job), done, cells, f"{done} of {plural(cells, 'cell')}")
+        self._move(event.job, self._far(event.job))
         self._total()
+
+    def _move(self, job: int, said: str) -> None:
+        started, done = self._jobs.get(job), self._done(job)
+        self._show(f"job {job}", self._label(job), done, started.cells if started else done, said)
 
     def _job_done(self, event: JobDone) -> None:
         self._forget(f"job {event.job}")

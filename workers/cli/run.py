@@ -78,10 +78,14 @@ def run(asked: Asked, shown: Shown) -> int:
     started = time.monotonic()
     check_targets(shown.json, shown.junit)
     settings = load_settings()
-    order = None if asked.resume and not asked.subjects else check_order(asked, settings)
+    if asked.resume:
+        check_resume(asked)
+    order = None if asked.resume else check_order(asked, settings)
     database = open_database(settings)
     try:
         with watcher(console(stderr=True)) as watch:
+            if order and any(subject.kind != "release" for subject in order.subjects):
+                watch.say("code runs as you, in virtual environments: give it only what you trust")
             view = resumed(database) if order is None else submitted(asked, order, settings, database, watch)
             missing = view.cells - view.done
             stopped = view.live and not execute(view, settings, database, watch)
@@ -103,6 +107,23 @@ def run(asked: Asked, shown: Shown) -> int:
     return status
 
 
+def check_resume(asked: Asked) -> None:
+    """Refuse what would choose beside --resume: the submission says what is run. Raises UsageError."""
+    given = {
+        "SUBJECT": asked.subjects,
+        "--torch": asked.torch,
+        "--world-size": asked.world_sizes,
+        "--mode": asked.modes,
+        "--case": asked.cases,
+        "--rerun": asked.rerun,
+    }
+    if beside := [name for name, value in given.items() if value]:
+        raise UsageError(
+            f"--resume finishes the newest unfinished submission as it was asked for, so {', '.join(beside)} cannot "
+            "stand beside it; leave --resume out to ask anew: what is answered already is not run again"
+        )
+
+
 def check_order(asked: Asked, settings: Settings) -> Order:
     """Check every word of the command line. Raises UsageError, naming the nearest known, before anything is done."""
     from service.cases import catalogue
@@ -113,7 +134,7 @@ def check_order(asked: Asked, settings: Settings) -> Order:
     torch = _split(asked.torch)
     known = catalog.load(settings)
     if not torch:
-        versions = ", ".join(spec.torch for spec in known.runtimes if spec.variant == settings.variant)
+        versions = ", ".join(spec.torch for spec in known.bare())
         raise UsageError(f"say on which torch: --torch V, once per version; there are {versions}")
     runtimes = known.select(torch)
     modes = _known(_split(asked.modes), MODES, "mode") or MODES
@@ -219,6 +240,8 @@ def execute(view: SubmissionView, settings: Settings, database: Database, watch:
         store.reclaim(session, alive=alive)  # what a killed run held is free at once, not when its lease ends
     with database.read() as session:
         rows = store.cells_of(session, view.id)
+    case_s, compile_s = settings.deadlines.case_s, settings.deadlines.compile_s
+    watch.patience = f"a cell may take {case_s:g} s, compiling it {compile_s:g} s; one that fails is tried again alone"
     watch.names |= {row.cell: f"{row.case} {row.mode}" for row in rows}
     labels = {row.checkout: row.label for row in rows}
     watch.expect(

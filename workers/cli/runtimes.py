@@ -69,7 +69,7 @@ def _listing(specs: Sequence[RuntimeSpec], built: dict[str, Built], cache: int) 
 
 
 def build(names: Sequence[str]) -> int:
-    """Build the named runtimes; all of the configured variant when none is named."""
+    """Build the named runtimes; all that a bare version names when none is named."""
     settings = load_settings()
     with watcher(console(stderr=True)) as watch:
         ensure(VenvExecutor(settings), _named(settings, names), watch, say_ready=True)
@@ -157,10 +157,10 @@ def _named(settings: Settings, names: Sequence[str]) -> tuple[RuntimeSpec, ...]:
     known = catalog.load(settings)
     if names:
         return known.select(names)
-    return tuple(spec for spec in known.runtimes if spec.variant == settings.variant)
+    return known.bare()
 
 
 def _full_names(settings: Settings, names: Sequence[str]) -> list[str]:
-    """A bare torch version means the configured variant, as everywhere."""
-    known = {spec.torch for spec in catalog.load(settings).runtimes}
-    return [f"{name}-{settings.variant}" if name in known else name for name in names]
+    """A bare torch version means the configured variant or the only one, as everywhere."""
+    known = {spec.torch: spec.name for spec in catalog.load(settings).bare()}
+    return [known.get(name, name) for name in names]

@@ -15,8 +15,9 @@ from service.evidence import Evidence
 from workers.cli.console import OK, console
 from workers.cli.console import show as show_lines
 from workers.cli.evidence import evidence_lines
+from workers.cli.named import one_cell
 from workers.cli.stored import check_targets, hello, is_submission, named_submission, print_submission
-from workers.cli.words import TIMES, cell_text, human_bytes, human_seconds, inert, plural, verdict_of
+from workers.cli.words import TIMES, cell_text, human_bytes, human_seconds, inert, known_word, plural, verdict_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -59,14 +60,14 @@ def _list(session: Session) -> int:
 
 
 def _submission_line(view: SubmissionView) -> Text:
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in view.counts.items())
+    counts = ", ".join(f"{count} {known_word(verdict)}" for verdict, count in view.counts.items())
     subjects = " ".join(map(str, view.request.get("subjects", ())))
     text = f"{view.created_at.astimezone():%Y-%m-%d %H:%M}  {view.state}  {view.done} of {plural(view.cells, 'cell')}"
     return Text.assemble((f"s{view.id:<4}", "bold"), inert(f" {text}  {subjects}  {counts}".rstrip()))
 
 
 def _show_cell(session: Session, text: str) -> int:
-    detail = store.find_cell(session, text)
+    detail = one_cell(session, text)
     stacks = [(blob, _text(session, blob)) for blob in detail.blobs if blob.kind == "stacks"]
     out = console()
     show_lines(out, cell_lines(detail, stacks, out.width))
@@ -194,7 +195,7 @@ def logs(text: str) -> int:
     out = console()
     try:
         with database.read() as session:
-            detail = store.find_cell(session, text)
+            detail = one_cell(session, text)
             named = [(blob, f"cell {detail.row.cell}, {blob.name}") for blob in detail.blobs]
             for attempt in detail.attempts:
                 named += [(blob, f"attempt {attempt.attempt}, {blob.name}") for blob in attempt.blobs]

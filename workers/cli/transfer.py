@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from service import store
 from service.config import load_settings
@@ -16,8 +16,10 @@ from service.db import open_database
 from service.errors import UsageError
 from workers.cli.console import OK, check_writable, console
 from workers.cli.stored import named_submission
-from workers.cli.words import plural
+from workers.cli.words import inert, plural
 
+ALL = 10**6
+"""A limit for a query that should have none."""
 MOST_LINE = 2**28
 """Bytes in one line of an import; the store's own caps are far below."""
 
@@ -66,12 +68,29 @@ def import_(source: str) -> int:
     database = open_database(load_settings())
     try:
         with _opened(source) as file, database.session() as session:
-            done = store.import_records(session, store.load_lines(_lines(file, source)))
+            before = {view.key for view in store.submissions(session, ALL)}
+            named: dict[str, None] = {}
+            records = _noting(store.load_lines(_lines(file, source)), named)
+            done = store.import_records(session, records)
+            views = {view.key: view for view in store.submissions(session, ALL)}
     finally:
         database.dispose()
     known = f", {_said(done.known)} known already" if done.known else ""
     console().print(f"{_said(done.added)} added{known}", soft_wrap=True)
+    for view in sorted((views[key] for key in named), key=lambda view: view.id):
+        already = ", known already" if view.key in before else ""
+        subjects = " ".join(map(str, view.request.get("subjects", ())))
+        when = f"{view.created_at.astimezone():%Y-%m-%d %H:%M}"
+        console().print(inert(f"submission of {when}  {subjects} -> s{view.id}{already}"), soft_wrap=True)
     return OK
+
+
+def _noting(records: Iterable[Any], named: dict[str, None]) -> Iterator[Any]:
+    """``records``, with the keys of the submissions among them noted in ``named``; numbers are each folder's own."""
+    for record in records:
+        yield record
+        if isinstance(record, dict) and record.get("record") == "submission":
+            named[record["key"]] = None  # checked by now
 
 
 @contextmanager
@@ -93,6 +112,11 @@ def _lines(file: IO[bytes], source: str) -> Iterator[bytes]:
         number += 1
         if len(line) > MOST_LINE:
             raise UsageError(f"{source}, line {number}: longer than {MOST_LINE} bytes; nothing was imported")
+        if number == 1 and line.strip() in (b"[", b"[]"):
+            raise UsageError(
+                f"{source} is no export: it looks like a list of cells that --json wrote, which lacks what they rest "
+                "on; gradmatrix export writes what import reads"
+            )
         yield line
 
 

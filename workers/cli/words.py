@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from service.verdicts import Verdict
+from service.verdicts import VERDICTS, Verdict
 
 if TYPE_CHECKING:
     from service.store.views import CellRow
@@ -134,6 +134,11 @@ def verdict_of(row: CellRow) -> Verdict | None:
 def verdict_word(verdict: Verdict) -> str:
     """The verdict's word as the terminal shows it."""
     return WORDS.get(verdict, verdict.info.short)
+
+
+def known_word(verdict: str) -> str:
+    """The word for a verdict as it is stored, or that itself where it is a newer version's."""
+    return verdict_word(Verdict(verdict)) if verdict in VERDICTS else inert(verdict)
 
 
 def verdict_style(verdict: Verdict | None) -> str:

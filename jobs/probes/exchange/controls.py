@@ -33,7 +33,7 @@ MUTANTS: dict[str, Wrong] = {
     "swapped": Wrong(("permuted",), "two dimensions of the gradient are swapped"),
     "part_dropped": Wrong(("partial_zero",), "what the last rank sends back never arrives"),
     "rank_dropped": Wrong(("zero_gradient", "partial_zero"), "the last rank's gradient is zero, the others' are right"),
-    "not_sent_back": Wrong(("mismatch",), "the backward keeps what it was given instead of exchanging it"),
+    "not_sent_back": Wrong(("permuted",), "the backward keeps what it was given instead of exchanging it"),
     "stale": Wrong(("mismatch",), "the gradient is what the receive buffer held before"),
     "not_a_number": Wrong(("mismatch",), "one element of the gradient is NaN"),
     "detached": Wrong(("no_gradient",), "the output is detached from the input"),

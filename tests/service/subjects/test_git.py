@@ -7,6 +7,7 @@ import functools
 import http.server
 import os
 import random
+import shutil
 import socket
 import subprocess
 import threading
@@ -113,6 +114,24 @@ def test_an_unknown_commit_is_named_with_the_nearest(
     with pytest.raises(UnknownSubject, match=words):
         get(ref, settings)
     assert left_over(settings.home) == []
+
+
+def test_a_bare_sha_of_another_repository_is_told_how_to_name_it(
+    settings: Settings, repository: Path, tmp_path: Path
+) -> None:
+    make_repository(repository)
+    sha = make_repository(tmp_path / "the other", {**SAMPLE, "new.py": b""})
+    with pytest.raises(UnknownSubject, match="no commit, or more than one") as alone:
+        resolve(parse_subject(sha, settings), settings)
+    assert "git+" not in str(alone.value), "there is no other repository to name"
+    both = settings.model_copy(update={"repositories": (str(tmp_path / "the other"), str(repository) + "/")})
+    for missing in (UnknownSubject, Unreachable):
+        with pytest.raises(missing, match=r"in the default repository alone") as raised:
+            resolve(parse_subject(sha, both), both)
+        named = str(raised.value).split(" it is named ")[1]
+        assert named == f"git+file://{tmp_path}/the%20other@{sha}"
+        shutil.rmtree(repository, ignore_errors=True)
+    assert resolve(parse_subject(named, both), both).ref == sha
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ HTTPS = "https://host.invalid/owner/name"
 @pytest.fixture
 def allowed(settings: Settings, tmp_path: Path) -> Settings:
     (tmp_path / "repo").mkdir()
-    return settings.model_copy(update={"default_repository": HTTPS, "repositories": (HTTPS, str(tmp_path / "repo"))})
+    return settings.model_copy(update={"default_repository": HTTPS, "repositories": (str(tmp_path / "repo"),)})
 
 
 @pytest.mark.parametrize(
@@ -44,8 +45,32 @@ def test_folders(allowed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert (request.kind, request.path) == ("path", (tmp_path / "repo").resolve())
     assert parse_subject("abcdef1", allowed).kind == "commit", "hex digits are a commit; ./abcdef1 is the folder"
     assert parse_subject("./abcdef1", allowed).kind == "path"
-    local = parse_subject(f"git+file://{tmp_path}/repo@main", allowed)
-    assert (local.kind, local.repository) == ("commit", str(tmp_path / "repo"))
+    for text in (f"git+file://{tmp_path}/repo@main", f"git+{tmp_path}/repo@main", f"git+{tmp_path}/x/../repo/@main"):
+        local = parse_subject(text, allowed)
+        assert (local.kind, local.repository, local.ref) == ("commit", str(tmp_path / "repo"), "main")
+
+
+def test_a_path_is_taken_literally_and_an_address_is_not(allowed: Settings, tmp_path: Path) -> None:
+    settings = allowed.model_copy(update={"repositories": ("/srv/a%20b#c",)})
+    for text in ("git+/srv/a%20b#c@main", "git+file:///srv/a%2520b%23c@main"):
+        assert parse_subject(text, settings).repository == "/srv/a%20b#c"
+    with pytest.raises(UnknownSubject, match="not on the allow-list"):
+        parse_subject("git+file:///srv/a%20b%23c@main", settings)
+
+
+@pytest.mark.parametrize("form", ["git+file://{}@main", "git+{}@main"])
+def test_a_repository_that_is_not_allowed_is_told_with_the_line_that_allows_it(
+    allowed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.delenv("GRADMATRIX_CONFIG", raising=False)
+    other = str(tmp_path / "other")
+    with pytest.raises(UnknownSubject) as raised:
+        parse_subject(form.format(other), allowed)
+    *_, said, line = str(raised.value).splitlines()
+    assert str(allowed.home / "config.toml") in said
+    assert line == f'repositories = ["{tmp_path}/repo", "{other}"]'
+    more = Settings(home=allowed.home, repositories=tuple(tomllib.loads(line)["repositories"]))
+    assert parse_subject(form.format(other), more).repository == other
 
 
 @pytest.mark.parametrize(
@@ -65,7 +90,15 @@ def test_folders(allowed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (f"git+{HTTPS}", "REF being a branch, a tag or a SHA"),
         (f"git+{HTTPS}@", "REF being"),
         (f"git+{HTTPS}@--upload-pack=x", "REF being"),
-        (f"git+{HTTPS}@a..b", "REF being"),
+        ("git+repo@main", "REF being"),
+        (f"git+{HTTPS}@a..b", "REF must be a branch, a tag or a SHA"),
+        (f"git+{HTTPS}@HEAD~1", "HEAD~1': REF must be a branch, a tag or a SHA"),
+        (f"git+{HTTPS}@feature/x^2", "REF must be a branch, a tag or a SHA"),
+        (f"git+{HTTPS}@HEAD@{{1}}", "REF must be a branch, a tag or a SHA"),
+        ("git+file:///srv@HEAD~1", r"'git\+file:///srv@HEAD~1': REF must be"),
+        ("git+/srv/repo@main:deepspeed", "REF must be a branch, a tag or a SHA"),
+        ("HEAD~1", "not evaluated.*git rev-parse"),
+        ("1f2e3d4^", "not evaluated.*git rev-parse"),
         (
             "git+https://host.invalid/owner/nam@main",
             "not on the allow-list.*did you mean https://host.invalid/owner/name",
@@ -75,6 +108,10 @@ def test_folders(allowed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("git+http://host.invalid/owner/name@main", "http:// is not allowed"),
         ("git+ext::sh -c touch /@main", "REF being|not allowed"),
         ("git+https://me:secret@host.invalid/owner/name@main", "no user and no password"),
+        ("git+https://me:secret@host.invalid/owner/name", "REF being"),
+        ("git+https://me:secret@host.invalid/owner/name@HEAD~1", "REF must be"),
+        ("git+file://host/srv/repo@main", "file:// is not allowed"),
+        ("git+file:///srv/a%00b@main", "file:// is not allowed"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_would_be_right(

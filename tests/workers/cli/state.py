@@ -78,10 +78,11 @@ def submit(
     cases: tuple[CaseInfo, ...] = (case(),),
     answers: Answers = KNOWN_FAULT,
     jobs: int = 99,
+    digests: str = "abcdef",
 ) -> int:
     """Submit and answer the first ``jobs`` jobs; the submission's number."""
     database = open_database(Settings(home=home))
-    checkouts = [checkout(label, digest) for label, digest in zip(labels, "abcdef", strict=False)]
+    checkouts = [checkout(label, digest) for label, digest in zip(labels, digests, strict=False)]
     specs = [runtime(version) for version in torch]
     cells = tuple(PlannedCell(info.id, info.version, mode) for info in cases for mode in MODES)
     jobs_planned = (PlannedJob(c.digest, spec.digest, "gloo", 2, cells) for c in checkouts for spec in specs)

@@ -77,6 +77,22 @@ def test_long_lists_are_cut_unless_all_are_asked_for() -> None:
     assert len(diff_lines(comparison, "a", "b", all_rows=True)) == 6 + 30
 
 
+def test_cells_that_one_side_was_never_asked_to_run_are_one_line_and_a_warning_where_they_fail() -> None:
+    before = [row(cell=1), *(row(cell=n, case=f"exchange/seq[n={n}]") for n in range(2, 86))]
+    new = {"checkout": "d" * 64}
+    after = [row(cell=90, **new), row(cell=91, mode="inductor", verdict="hang", **new)]
+    comparison = compare(before, after)
+    assert [line.plain for line in diff_lines(comparison, "A", "B")] == [
+        "A -> B: checkouts, 1 cell compared",
+        "1 unchanged; 1 bit for bit the same",
+        "84 cells only A was asked to run",
+        "1 cell only B was asked to run",
+        "warning: 1 cell of those that only B was asked to run fails: gradmatrix show 91",
+    ]
+    assert status_of(comparison) == 0
+    assert not [line for line in diff_lines(compare(after, before), "B", "A") if "warning" in line.plain]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "status"),
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import threading
 
 import pytest
 from rich.console import Console
@@ -96,6 +97,76 @@ def test_events_of_unknown_jobs_and_verdicts_are_shown_rather_than_fatal() -> No
         r"[  0.0 s] job 1: novel: cell 2 (\x1b[31m[red])",
         "[  0.0 s] job 1: 1 novel in 1.0 s",
     ]
+
+
+def test_a_silent_job_says_every_15_s_how_long_it_waits() -> None:
+    watch, out, clock = plain()
+    watch.patience = "a cell may take 20 s"
+    watch(JOB)
+    watch(PhaseDone(7, "subject", 3.0))
+    watch(CellDone(7, 1, "agree", ""))
+    before = len(out.getvalue().splitlines())
+    for _ in range(40):
+        clock.now += 1
+        watch.tick()
+    watch(JobDone(7, 40.0, "done"))
+    clock.now += 60
+    watch.tick()
+    label = "deepspeed==0.18.3 · torch 2.11.0 · 2 ranks"
+    assert out.getvalue().splitlines()[before:] == [
+        f"[   15 s] {label}: 1 of 48 cells, waiting 15 s (a cell may take 20 s)",
+        f"[   30 s] {label}: 1 of 48 cells, waiting 30 s (a cell may take 20 s)",
+        f"[   40 s] {label}: 1 agree in 40 s",
+    ]
+
+
+def test_what_a_cell_may_take_is_no_reason_before_cells_run() -> None:
+    watch, out, clock = plain()
+    watch.patience = "a cell may take 20 s"
+    watch(JOB)
+    clock.now += 20
+    watch.tick()
+    assert out.getvalue().endswith("2 ranks: 0 of 48 cells, waiting 20 s\n")
+
+
+def test_a_step_of_no_time_has_no_line() -> None:
+    watch, out, _ = plain()
+    watch(JOB)
+    watch(PhaseDone(7, "controls", 0.049))
+    watch(PhaseDone(7, "oracle", 0.05))
+    assert [line.partition("2 ranks: ")[2] for line in out.getvalue().splitlines()] == [
+        "started, 48 cells",
+        "oracle in 0.1 s",
+    ]
+
+
+def test_the_live_line_of_a_job_is_about_its_cells_once_they_run() -> None:
+    clock = Clock()
+    with LiveWatcher(Console(file=io.StringIO(), force_terminal=True, width=100), clock) as watch:
+
+        def said() -> str:
+            return str(watch._progress.tasks[0].fields["amount"])
+
+        watch(JOB)
+        watch(PhaseDone(7, "import torch", 4.2))
+        assert said() == "import torch done"
+        watch(PhaseDone(7, "subject", 4.2))
+        assert said() == "0 of 48 cells"
+        clock.now += 4
+        watch.tick()
+        assert said() == "0 of 48 cells"
+        clock.now += 8
+        watch.tick()
+        assert said() == "0 of 48 cells, waiting 12 s"
+        watch(CellDone(7, 3, "agree", ""))
+        assert said() == "1 of 48 cells"
+
+
+def test_the_heartbeat_ends_with_the_run() -> None:
+    watch, _, _ = plain()
+    with watch:
+        assert "heartbeat" in {thread.name for thread in threading.enumerate()}
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_a_runtime_that_cannot_be_built_is_one_error_and_the_submission_waits(
 ) -> None:
     status, out, err = gradmatrix(*words)
     assert (status, out) == (2, "")
+    assert "code runs as you, in virtual environments: give it only what you trust\n" in err.splitlines(True)[0]
     assert "submission s1: 4 of 4 cells to run, in 2 jobs" in err
     assert "gradmatrix: runtime 2.11.0-index" in err
     assert "Traceback" not in err

@@ -18,7 +18,10 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
     ("words", "said"),
     [
         (("run",), "name at least one subject to test: "),
-        (("run", "deepspeed==0.18.3"), "say on which torch: --torch V, once per version; there are 2.2.2, 2.9.1"),
+        (
+            ("run", "deepspeed==0.18.3"),
+            "say on which torch: --torch V, once per version; there are 2.2.2, 2.9.1, 2.11.0, 2.13.0",
+        ),
         ((*GOOD[:2], "--torch", "2.11.1"), "torch 2.11.1 is not in the catalogue: did you mean 2.11.0"),
         (
             (*GOOD, "--mode", "aot"),
@@ -33,6 +36,11 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         (("run", "./nowhere", "--torch", "2.11.0"), "there is no such folder"),
         (("run", "deepspeed", "--torch", "2.11.0"), "name one exact version: deepspeed==VERSION"),
         (("run", "--resume"), "there is nothing to resume: nothing was ever run here"),
+        ((*GOOD, "--resume"), "so SUBJECT, --torch cannot stand beside it"),
+        (("run", "--resume", "--mode", "eager"), "so --mode cannot"),
+        (("run", "--resume", "--case", "dim0"), "so --case cannot"),
+        (("run", "--resume", "--world-size", "4"), "so --world-size cannot"),
+        (("run", "--resume", "--rerun"), "so --rerun cannot"),
     ],
 )
 def test_bad_input_is_one_error_that_names_what_would_be_right(

@@ -113,6 +113,7 @@ def test_a_cell_that_agrees_has_no_log_and_that_is_said(home: Path, gradmatrix: 
 def test_without_a_name_the_submissions_are_listed(home: Path, gradmatrix: Gradmatrix) -> None:
     assert gradmatrix("show")[1].startswith("nothing was run here yet")
     submit(home)
+    assert gradmatrix("show")[1].endswith("7 agree, 1 zero\n")
     submit(home, torch=("2.2.2",), jobs=1)
     lines = gradmatrix("show")[1].splitlines()
     assert [line.split()[0] for line in lines] == ["s2", "s1"]

@@ -55,6 +55,29 @@ def test_a_line_that_is_not_json_is_named_and_nothing_is_imported(
     assert gradmatrix("show")[1].startswith("nothing was run here yet")
 
 
+def test_an_import_says_which_number_a_submission_has_here(
+    home: Path, gradmatrix: Gradmatrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit(home)
+    _, lines, _ = gradmatrix("export", "s1")
+    monkeypatch.setenv("GRADMATRIX_HOME", str(tmp_path / "other"))
+    submit(tmp_path / "other")
+    said = gradmatrix("import", "-", stdin=lines)[1].splitlines()
+    assert said[1].endswith("  deepspeed==0.18.3 deepspeed==0.19.8 -> s2")
+    again = gradmatrix("import", "-", stdin=lines)[1].splitlines()
+    assert again[1].endswith(" -> s2, known already")
+    assert (len(said), len(again)) == (2, 2)
+
+
+def test_a_list_of_cells_is_no_export(home: Path, gradmatrix: Gradmatrix, tmp_path: Path) -> None:
+    submit(home)
+    target = tmp_path / "cells.json"
+    gradmatrix("show", "s1", "--json", str(target))
+    status, out, err = gradmatrix("import", str(target))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"gradmatrix: {target} is no export: ")
+
+
 def test_nothing_to_export_and_no_such_file_are_errors(home: Path, gradmatrix: Gradmatrix, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     assert gradmatrix("export", "--output", str(target))[0] == 2
