@@ -29,7 +29,6 @@ from jobs.contract import (
     JobSpec,
 )
 from jobs.group import Group, Outcome
-from jobs.oracle.child import compute_in_child
 from jobs.ranks import RankSetup
 from jobs.stream import EventStream, LineReader
 from jobs.zygote import ZygoteSetup, serve
@@ -88,6 +87,8 @@ class Launcher:
         for job in self.spec.jobs:
             cases = (self._cases[control.case] for control in self._controls_of(job))
             wanted |= {(case.id, case.version, job.world_size) for case in cases}
+        from jobs.oracle.child import compute_in_child  # imports torch, which is a phase of its own
+
         in_order = [(self._cases[case], version, world_size) for case, version, world_size in sorted(wanted)]
         compute_in_child(in_order, lambda fields: self.out.emit("oracle", **fields))
 
