@@ -140,9 +140,7 @@ class Attempt:
             finally:
                 process.kill()
                 sender.join()
-                process.stdout.close()
-                with suppress(OSError):  # closing writes what was left of an answer nobody will read
-                    process.stdin.close()
+                process.close()
 
     def _spec(self, tar_bytes: int) -> AttemptSpec:
         return AttemptSpec(
@@ -158,7 +156,6 @@ class Attempt:
     def _follow(self, spec: AttemptSpec, process: Process) -> str:
         collector = collect.Collector(spec, self._cases.values(), self._controls.values())
         bye: collect.Bye | None = None
-        began = time.monotonic()
         try:
             for line in _lines(process, spec.limits.line_bytes):
                 for notice in collector.feed(line):
@@ -174,7 +171,7 @@ class Attempt:
             return "" if bye.ok else str(bye.reason)
         process.kill()
         ended = f"the job's process ended early ({process.wait(timeout=5)})"
-        if time.monotonic() - began >= self.claim.wall_s:
+        if process.timed_out:
             # Its own deadlines come first: when they did not hold, it is not known what kept it.
             ended = f"the container was ended at its limit of {self.claim.wall_s:g} s"
         elif not self._reason and collector.subject_may_have_run:

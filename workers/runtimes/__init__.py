@@ -45,6 +45,8 @@ class Process(Protocol):
 
     stdin: BinaryIO
     stdout: BinaryIO
+    timed_out: bool
+    """Whether its wall limit ended it."""
 
     def stderr_tail(self) -> str:
         """The end of what it wrote to standard error."""

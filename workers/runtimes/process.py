@@ -73,9 +73,14 @@ class JobProcess:
         self._tail = b""
         self._reader = threading.Thread(target=self._keep_tail, daemon=True, name=f"stderr of {self.pid}")
         self._reader.start()
-        self._timer = threading.Timer(wall_s, self.kill)
+        self.timed_out = False
+        self._timer = threading.Timer(wall_s, self._time_out)
         self._timer.daemon = True
         self._timer.start()
+
+    def _time_out(self) -> None:
+        self.timed_out = self._popen.poll() is None
+        self.kill()
 
     def stderr_tail(self) -> str:
         """The end of what it wrote to standard error, complete once it has ended."""

@@ -102,7 +102,17 @@ def test_the_wall_limit_ends_a_job(tmp_path: Path) -> None:
     with JobProcess(command, workdir=tmp_path, wall_s=0.3, on_end=lambda: ended.append(True)) as process:
         assert process.wait(0.01) is None
         assert process.wait(30) == -signal.SIGKILL
+        assert process.timed_out
     assert ended == [True]
+
+
+def test_a_job_that_dies_by_itself_or_is_killed_did_not_time_out(start: Start) -> None:
+    died = start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert died.wait(30) == -signal.SIGKILL
+    killed = start("import time; time.sleep(600)")
+    killed.kill()
+    assert not died.timed_out
+    assert not killed.timed_out
 
 
 def test_standard_error_is_kept_only_at_its_end(start: Start) -> None:
