@@ -60,6 +60,13 @@ class Outcome:
     stacks: dict[int, str]
 
 
+def nobody(world_size: int, status: str, reason: str) -> Outcome:
+    """The outcome of a cell that no rank was asked to run."""
+    answer = _answer(status, "build", reason=reason)
+    ranks = [{"rank": rank, **{name: answer[name] for name in ANSWER_FIELDS}} for rank in range(world_size)]
+    return Outcome(ranks, [[] for _ in ranks], None, 0.0, {})
+
+
 class Group:
     """Ranks that share a process group. Once retired, it is of no more use."""
 
@@ -260,7 +267,8 @@ class Group:
         deadline = time.monotonic() + OTHERS_GRACE_S
         while rank.pid and rank.exit_status is None and time.monotonic() < deadline:
             rank.exit_status = self._zygote.exit_of(rank.pid)
-            time.sleep(0.005)
+            if rank.exit_status is None:
+                time.sleep(0.005)
 
     def retire(self) -> None:
         """Kill every rank and wait until it is gone."""

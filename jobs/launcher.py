@@ -28,10 +28,10 @@ from jobs.contract import (
     ControlInfo,
     JobSpec,
 )
-from jobs.group import Group, Outcome
+from jobs.group import Group, Outcome, nobody
 from jobs.ranks import RankSetup
 from jobs.stream import EventStream, LineReader
-from jobs.zygote import ZygoteSetup, serve
+from jobs.zygote import STARTED, ZygoteSetup, serve
 
 NO_COMPILER = "no C++ compiler"
 LOG_LINE_LIMIT = 4000
@@ -171,7 +171,7 @@ class Launcher:
             "version": None,
             "changed": [],
             "method": "fork",
-            "started": dict.fromkeys(("threads", "autograd", "cuda"), False),
+            "started": dict.fromkeys(STARTED, False),
             "seconds": 0.0,
         }
         began = time.monotonic()
@@ -223,11 +223,11 @@ class Launcher:
         for cell in cells:
             self._at["cell"] = cell.cell
             if self._lacks(cell.mode):
-                self._emit_case(job, cell, attempt, _nobody(job.world_size, "unsupported", NO_COMPILER))
+                self._emit_case(job, cell, attempt, nobody(job.world_size, "unsupported", NO_COMPILER))
                 continue
             if time.monotonic() > deadline:
                 late = f"the job's time of {self.spec.deadlines.job_s:g} s was used up before this cell began"
-                self._emit_case(job, cell, attempt, _nobody(job.world_size, "lost", late))
+                self._emit_case(job, cell, attempt, nobody(job.world_size, "lost", late))
                 continue
             group = self._usable(group, zygote, job, subject=self.spec.subject)
             command = {"case": cell.case, "control": None, "mode": cell.mode}
@@ -327,24 +327,6 @@ def _slowest(outcome: Outcome) -> float:
 
 def _must_agree(control: ControlInfo) -> bool:
     return all(verdict.startswith("agree") for verdict in control.expected)
-
-
-def _nobody(world_size: int, status: str, reason: str) -> Outcome:
-    """The outcome of a cell that no rank was asked to run."""
-    ranks: list[dict[str, Any]] = [
-        {
-            "rank": rank,
-            "status": status,
-            "phase": "build",
-            "error": None,
-            "reason": reason,
-            "changed": [],
-            "seconds": 0.0,
-            "repeat_equal": None,
-        }
-        for rank in range(world_size)
-    ]
-    return Outcome(ranks, [[] for _ in ranks], None, 0.0, {})
 
 
 def _error(kind: str, message: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ On the straight line this stands before ``service.store``, which knows exact wor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from service import store
 from service.errors import UsageError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from service.store.views import CellDetail, CellRow
 
+K = TypeVar("K")
 ALL = 10**6
 """A limit for a query that should have none."""
 SHOWN = 8
@@ -89,23 +90,20 @@ def _spelt(session: Session, word: str) -> str:
 
 def _contents(session: Session, digests: set[str]) -> dict[str, int]:
     """Per content the newest submission that asked for it."""
-    found: dict[str, int] = {}
-    for view in store.submissions(session, ALL):
-        for row in store.cells_of(session, view.id):
-            if row.checkout in digests:
-                found.setdefault(row.checkout, view.id)
-        if len(found) == len(digests):
-            break
-    return found
+    return _newest(session, digests, lambda row: row.checkout)
 
 
 def submissions_of(session: Session, *, cells: Iterable[int]) -> dict[int, int]:
     """Per cell the newest submission that asked for it."""
-    wanted, found = set(cells), dict[int, int]()
+    return _newest(session, set(cells), lambda row: row.cell)
+
+
+def _newest(session: Session, wanted: set[K], key: Callable[[CellRow], K]) -> dict[K, int]:
+    found: dict[K, int] = {}
     for view in store.submissions(session, ALL):
         for row in store.cells_of(session, view.id):
-            if row.cell in wanted:
-                found.setdefault(row.cell, view.id)
+            if key(row) in wanted:
+                found.setdefault(key(row), view.id)
         if len(found) == len(wanted):
             break
     return found
