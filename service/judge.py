@@ -75,11 +75,11 @@ def judge(evidence: Evidence, case: CaseInfo, policy: Policy, faults: Sequence[s
     """The verdict on one cell. ``faults``: what :func:`control_faults` said of its family, mode and world size."""
     forward = _forward(evidence, case, policy)
     forward_ok = None if forward is None else forward == ()
-    finding = _stopped(evidence.stop) if evidence.stop is not None else None
-    # What could not even be imported, or met a broken machine, is so whatever our controls did.
-    if finding is None or finding.verdict not in (Verdict.INFRA, Verdict.UNIMPORTABLE):
+    stopped = _stopped(evidence.stop) if evidence.stop is not None else None
+    finding = stopped or _unanswered(evidence, case, policy)
+    # What could not be imported or asked here, or met a broken machine, is so whatever our controls did.
+    if finding is None or finding.verdict not in (Verdict.INFRA, Verdict.UNIMPORTABLE, Verdict.UNSUPPORTED):
         finding = Finding(Verdict.INVALID, "control failed", "; ".join(faults)) if faults else finding
-    finding = finding or _unanswered(evidence, case, policy)
     finding = finding or _answered(evidence, case, policy, forward or ())
     if finding.verdict in DIVERGED and forward is not None:
         finding = dataclasses.replace(finding, detail=f"{finding.detail}; the forward was not judged")

@@ -125,6 +125,17 @@ def test_changing_torch_in_the_import_makes_the_controls_say_so(tmp_path: Path) 
     assert "changed torch" in detail_of(run)
 
 
+def test_without_a_compiler_inductor_is_unsupported_and_the_rest_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, tree = runtime(RUNTIME), write_subject(tmp_path / "odd")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    run = run_tree(tmp_path / "home", tree, [built], modes=["eager", "inductor"])
+    assert run.verdicts() == {f"{ONE_CASE} eager": "agree", f"{ONE_CASE} inductor": "unsupported"}
+    assert any("no C++ compiler" in row.detail for row in run.rows)
+
+
 def test_a_set_up_that_raises_is_the_subjects_own_fault(tmp_path: Path) -> None:
     run = odd(tmp_path, setup="raise ValueError('no group for me')")
     assert set(run.verdicts().values()) == {"raised"}
