@@ -5,29 +5,31 @@ On the straight line this is what ``service.matrix`` takes its runtimes from; ``
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-import tomllib
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from service import catalog_file
+from service.catalog_file import Build, CatalogError, CatalogFile, Entry
 from service.config import Settings
-from service.errors import GradmatrixError, UsageError, nearest
+from service.errors import UsageError, nearest
+
+__all__ = ["RECIPE", "Catalog", "CatalogError", "RuntimeSpec", "UnknownRuntimeError", "load", "lock_beside", "relocked"]
 
 RECIPE = 1
 """Raised when runtimes are built differently from the same lock, so that built ones are not taken for new ones."""
 
-
-class CatalogError(GradmatrixError):
-    """The catalogue itself is wrong; the message names the file and the entry."""
+ALL, LATEST = "all", "latest"
+_NUMBERS = re.compile(r"\d+(\.\d+)*")
 
 
 class UnknownRuntimeError(UsageError):
@@ -43,10 +45,10 @@ class RuntimeSpec:
     variant          which build of it
     channel          ``release`` or ``nightly``
     python           the Python's minor version
-    requirements     what the lock is made from
+    requirements     what the lock is made from, torch first
     without          packages that are left out although something asks for them
-    lock             the lock file
-    digest           the runtime's identity
+    lock             the lock file; where it would be, while there is none
+    digest           the runtime's identity; empty while it is pinned by version only
     download_bytes   about what a first build downloads
     installed_bytes  about what it takes on the disk
     """
@@ -63,6 +65,14 @@ class RuntimeSpec:
     download_bytes: int
     installed_bytes: int
 
+    @property
+    def locked(self) -> bool:
+        """Whether every file in it is pinned by hash; if not, ``workers.runtimes.locking`` does that on first use."""
+        return bool(self.digest)
+
+
+_Fits = Callable[[RuntimeSpec], bool]
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -72,30 +82,13 @@ class Catalog:
     variant: str
 
     def select(self, texts: Sequence[str]) -> tuple[RuntimeSpec, ...]:
-        """The runtimes that ``texts`` name (``2.11.0``, or ``2.11.0-index``), each once, in the order asked for.
+        """The runtimes that ``texts`` name, each once, in the order asked for. Raises UnknownRuntimeError.
 
-        A bare version means the configured variant, or the only one that there is.
+        ``2.11.0``, ``2.11`` (its newest patch), ``2.2..2.11`` (every version from the one to the other, both
+        included), ``all`` and ``latest``, each of the configured variant (or the only one there is), or with another
+        at its end: ``all-cpu``. Several that one text names are in the catalogue's order.
         """
-        return tuple(dict.fromkeys(self._one(text.strip()) for text in texts))
-
-    def _one(self, text: str) -> RuntimeSpec:
-        by_name = {runtime.name: runtime for runtime in self.runtimes}
-        found = by_name.get(text) or by_name.get(f"{text}-{self.variant}")
-        if found:
-            return found
-        variants = [runtime for runtime in self.runtimes if runtime.torch == text]
-        if len(variants) == 1:
-            return variants[0]
-        if variants:
-            others = [runtime.name for runtime in variants]
-            raise UnknownRuntimeError(
-                f"torch {text} is not in the catalogue as variant {self.variant!r}, which is configured; "
-                f"name the runtime in full: {' or '.join(others)}"
-            )
-        versions = {runtime.torch for runtime in self.bare()}
-        begun = {version for version in versions if text and version.startswith(f"{text.rstrip('.')}.")}
-        hint = f"did you mean {begun.pop()}?" if len(begun) == 1 else nearest(text, versions | set(by_name))
-        raise UnknownRuntimeError(f"torch {text} is not in the catalogue: {hint}")
+        return tuple(dict.fromkeys(runtime for text in texts for runtime in self._meant(text.strip())))
 
     def bare(self) -> tuple[RuntimeSpec, ...]:
         """The runtimes that a bare torch version names, in the catalogue's order."""
@@ -104,132 +97,165 @@ class Catalog:
             runtime for runtime in self.runtimes if runtime.variant == self.variant or variants[runtime.torch] == 1
         )
 
+    def _meant(self, text: str) -> Sequence[RuntimeSpec]:
+        words, dash, variant = text.rpartition("-") if "-" in text else (text, "", "")
+        pool = self._of_variant(text, variant) if dash else self.bare()
+        fits = _reading(text, words)
+        found = [runtime for runtime in pool if fits(runtime)]
+        if not found:
+            raise UnknownRuntimeError(self._unknown(text, words, pool, variant, fits))
+        if words == ALL or ".." in words:
+            return found
+        # Beside the configured variant, versions that only another one has do not count as the latest.
+        own = [runtime for runtime in found if runtime.variant == (variant or self.variant)]
+        return [max(own or found, key=lambda runtime: Version(runtime.torch))]
 
-def _readable(as_what: Callable[[str], object]) -> AfterValidator:
-    """A string that the packaging library can read; its error names the string."""
+    def _of_variant(self, text: str, variant: str) -> tuple[RuntimeSpec, ...]:
+        known = {runtime.variant for runtime in self.runtimes}
+        if variant not in known:
+            raise UnknownRuntimeError(
+                f"torch {text} is not in the catalogue: there is no variant {variant!r}, {nearest(variant, known)}"
+            )
+        return tuple(runtime for runtime in self.runtimes if runtime.variant == variant)
 
-    def check(text: str) -> str:
-        as_what(text)
-        return text
-
-    return AfterValidator(check)
-
-
-_Version = Annotated[str, _readable(Version)]
-_Specifier = Annotated[str, _readable(SpecifierSet)]
-_Requirement = Annotated[str, _readable(Requirement)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Variant(_Strict):
-    summary: str
-    local: str
-    without: tuple[str, ...]
-
-
-class _Bound(_Strict):
-    torch: _Specifier
-    add: tuple[_Requirement, ...]
-
-
-class _Entry(_Strict):
-    torch: _Version
-    variant: str
-    channel: str = "release"
-    download_bytes: Annotated[int, Field(gt=0)]
-    installed_bytes: Annotated[int, Field(gt=0)]
-
-    @property
-    def name(self) -> str:
-        return f"{self.torch}-{self.variant}"
+    def _unknown(self, text: str, words: str, pool: Sequence[RuntimeSpec], variant: str, fits: _Fits) -> str:
+        if elsewhere := [runtime.name for runtime in self.runtimes if fits(runtime)]:
+            which = f"{variant!r}" if variant else f"{self.variant!r}, which is configured"
+            return (
+                f"torch {words} is not in the catalogue as variant {which}; "
+                f"name the runtime in full: {' or '.join(elsewhere[:6])}"
+            )
+        known = [*dict.fromkeys(runtime.torch for runtime in pool), ALL, LATEST]
+        close = _neighbours(words, known[:-2]) or get_close_matches(words, known, cutoff=0.6)
+        said = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+        return f"torch {text} is not in the catalogue: {said}"
 
 
-class _File(_Strict):
-    python: str
-    needs: tuple[_Requirement, ...]
-    bounds: tuple[_Bound, ...] = ()
-    variants: dict[str, _Variant]
-    runtimes: tuple[_Entry, ...]
+def _reading(text: str, words: str) -> _Fits:
+    """What fits ``words``, whatever its variant."""
+    if words in (ALL, LATEST):
+        return lambda runtime: True
+    if ".." in words:
+        return _range(text, words)
+    asked = _release(words)
+    begun = asked if len(asked) > 1 else None
+    return lambda runtime: runtime.torch == words or Version(runtime.torch).release[: len(asked)] == begun
+
+
+def _range(text: str, words: str) -> _Fits:
+    first, _, last = words.partition("..")
+    low, high = _release(first), _release(last)
+    if not (low and high):
+        raise UnknownRuntimeError(f"torch {text}: a range is written FIRST..LAST, such as 2.2..2.11")
+    shared = min(len(low), len(high))
+    if low[:shared] > high[:shared]:
+        raise UnknownRuntimeError(f"torch {text}: the range runs backwards: did you mean {last}..{first}?")
+
+    def inside(runtime: RuntimeSpec) -> bool:
+        release = Version(runtime.torch).release
+        return release[: len(low)] >= low and release[: len(high)] <= high
+
+    return inside
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """The numbers of ``2.11`` or ``2.11.0``; none where it is something else."""
+    return tuple(map(int, text.split("."))) if _NUMBERS.fullmatch(text) else ()
+
+
+def _neighbours(words: str, known: Iterable[str]) -> list[str]:
+    """The known versions next to a version or range: of its own minor version where there are any."""
+    first, _, last = words.partition("..")
+    low, high = _release(first), _release(last or first)
+    if len(low) < 2 or not high:
+        return []
+    order = [(Version(version).release, version) for version in sorted(known, key=Version)]
+    minor = [version for release, version in order if release[:2] == low[:2] == high[:2]]
+    below = [version for release, version in order if release < low]
+    above = [version for release, version in order if release[: len(high)] > high]
+    return minor or [*below[-1:], *above[:1]]
 
 
 def load(settings: Settings, *, locked: bool = True) -> Catalog:
     """The catalogue that ``settings`` name. Raises CatalogError.
 
-    ``locked=False`` is for making the locks: missing ones are no error then, and their runtimes' digests are empty.
+    A lock lies beside the catalogue or, made on this machine, in the home folder. One may be missing where the variant
+    is pinned by version: the runtime is unlocked then. ``locked=False`` is for making the others: they may be
+    missing too.
     """
-    file = _parse(settings.catalog)
-    names = Counter(entry.name for entry in file.runtimes)
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise CatalogError(f"{settings.catalog}: more than once: {', '.join(twice)}")
+    file = catalog_file.parse(catalog_file.read(settings.catalog), settings.catalog)
     if settings.variant not in file.variants:
         raise CatalogError(
             f"the configured variant {settings.variant!r} is not in {settings.catalog}: "
             f"{nearest(settings.variant, file.variants)}"
         )
-    runtimes = tuple(_spec(file, entry, settings.catalog, locked) for entry in file.runtimes)
+    runtimes = tuple(
+        _spec(file, entry, variant, build, settings, locked)
+        for entry in file.runtimes
+        for variant, build in entry.builds.items()
+    )
+    names = Counter(runtime.name for runtime in runtimes)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise CatalogError(f"{settings.catalog}: more than once: {', '.join(twice)}")
     return Catalog(runtimes, settings.variant)
 
 
-def _parse(path: Path) -> _File:
+def lock_beside(path: Path, name: str) -> Path:
+    """Where the lock of the runtime ``name`` of the catalogue ``path`` is kept for everybody."""
+    return path.parent / "locks" / f"{name}.txt"
+
+
+def relocked(runtime: RuntimeSpec, lock: Path) -> RuntimeSpec:
+    """The runtime with what ``lock`` holds now. Raises CatalogError."""
     try:
-        return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+        content = lock.read_bytes()
     except OSError as error:
-        raise CatalogError(f"cannot read the catalogue {path}: {error.strerror}") from None
-    except ValidationError as error:
-        raise CatalogError("\n".join(_explain(path, dict(entry)) for entry in error.errors())) from None
-    except ValueError as error:
-        raise CatalogError(f"the catalogue {path} is not TOML: {error}") from None
+        raise CatalogError(f"{runtime.name}: cannot read its lock {lock}: {error.strerror}") from None
+    return dataclasses.replace(runtime, lock=lock, digest=_digest(runtime, content))
 
 
-def _spec(file: _File, entry: _Entry, path: Path, locked: bool) -> RuntimeSpec:
-    variant = file.variants.get(entry.variant)
+def _spec(file: CatalogFile, entry: Entry, name: str, build: Build, settings: Settings, locked: bool) -> RuntimeSpec:
+    path, full = settings.catalog, f"{entry.torch}-{name}"
+    variant = file.variants.get(name)
     if variant is None:
-        raise CatalogError(f"{path}: {entry.name}: no such variant: {nearest(entry.variant, file.variants)}")
-    lock = path.parent / "locks" / f"{entry.name}.txt"
+        raise CatalogError(f"{path}: {full}: no such variant: {nearest(name, file.variants)}")
+    local = variant.local if build.local is None else build.local
+    if local is None:
+        raise CatalogError(f'{path}: {full}: its version\'s end is missing: local = "+cu130", or as it was published')
     bounds = [
         add
         for bound in file.bounds
         if SpecifierSet(bound.torch).contains(entry.torch, prereleases=True)
         for add in bound.add
     ]
-    return RuntimeSpec(
-        name=entry.name,
+    runtime = RuntimeSpec(
+        name=full,
         torch=entry.torch,
-        variant=entry.variant,
+        variant=name,
         channel=entry.channel,
         python=file.python,
-        requirements=(f"torch=={entry.torch}{variant.local}", *file.needs, *bounds),
+        # ===: with == the plain version would also mean a build of the same version with a local part.
+        requirements=(f"torch==={entry.torch}{local}", *file.needs, *bounds),
         without=variant.without,
-        lock=lock,
-        digest=_digest(file.python, entry, lock, locked),
-        download_bytes=entry.download_bytes,
-        installed_bytes=entry.installed_bytes,
+        lock=lock_beside(path, full),
+        digest="",
+        download_bytes=build.download_bytes,
+        installed_bytes=build.installed_bytes,
     )
+    if variant.pinned == "version" and not runtime.lock.exists():
+        runtime = dataclasses.replace(runtime, lock=_own_lock(settings.home, runtime))
+        return relocked(runtime, runtime.lock) if runtime.lock.exists() else runtime
+    return relocked(runtime, runtime.lock) if locked or runtime.lock.exists() else runtime
 
 
-def _digest(python: str, entry: _Entry, lock: Path, locked: bool) -> str:
+def _own_lock(home: Path, runtime: RuntimeSpec) -> Path:
+    """Where this machine keeps a lock of its own, named after what it is made from: catalogues change, and differ."""
+    made_from = json.dumps([runtime.python, runtime.requirements, runtime.without])
+    return home / "locks" / f"{runtime.name}-{hashlib.sha256(made_from.encode()).hexdigest()[:8]}.txt"
+
+
+def _digest(runtime: RuntimeSpec, lock: bytes) -> str:
     """The identity: what decides which bytes are installed, and nothing else (no path, no size)."""
-    try:
-        content = lock.read_bytes()
-    except OSError as error:
-        if locked:
-            raise CatalogError(f"{entry.name}: cannot read its lock {lock}: {error.strerror}") from None
-        return ""
-    parts = [RECIPE, entry.torch, entry.variant, entry.channel, python, hashlib.sha256(content).hexdigest()]
+    content = hashlib.sha256(lock).hexdigest()
+    parts = [RECIPE, runtime.torch, runtime.variant, runtime.channel, runtime.python, content]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-_MODELS: dict[str, type[BaseModel]] = {"bounds": _Bound, "variants": _Variant, "runtimes": _Entry}
-
-
-def _explain(path: Path, entry: dict[str, Any]) -> str:
-    """One error of pydantic's, with the nearest known key where one is misspelt."""
-    where = [str(part) for part in entry["loc"]]
-    text = f"{path}: {'.'.join(where)}: {entry['msg']}"
-    if entry["type"] != "extra_forbidden":
-        return text
-    model = _MODELS.get(where[0], _File) if len(where) > 1 else _File
-    return f"{path}: {'.'.join(where)} is not known: {nearest(where[-1], model.model_fields)}"

@@ -49,14 +49,16 @@ def make_lock(path: Path, wheels: Sequence[Path]) -> None:
     path.write_text("".join(lines), "utf-8")
 
 
-def make_catalog(folder: Path, torches: Sequence[str], *, python: str = "3.11", without: Sequence[str] = ()) -> Path:
+def make_catalog(
+    folder: Path, torches: Sequence[str], *, python: str = "3.11", without: Sequence[str] = (), pinned: str = "hash"
+) -> Path:
     """A catalogue of these torch versions in variant ``index``, needing ``extra`` beside torch; no locks yet."""
     left_out = ", ".join(f'"{name}"' for name in without)
     text = f'python = "{python}"\nneeds = ["extra"]\n'
-    text += f'[variants.index]\nsummary = "for tests"\nlocal = ""\nwithout = [{left_out}]\n'
+    text += f'[variants.index]\nsummary = "for tests"\nlocal = ""\nwithout = [{left_out}]\npinned = "{pinned}"\n'
     for torch in torches:
-        text += f'[[runtimes]]\ntorch = "{torch}"\nvariant = "index"\n'
-        text += "download_bytes = 4_000_000\ninstalled_bytes = 9_000_000\n"
+        text += f'[[runtimes]]\ntorch = "{torch}"\n'
+        text += "builds.index = { download_bytes = 4_000_000, installed_bytes = 9_000_000 }\n"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "catalog.toml"
     path.write_text(text, "utf-8")
