@@ -3,26 +3,25 @@
 On the straight line a part of ``service.compare``; pure. A site is a cell without its checkout and its runtime; the
 answers at a site are a table of checkouts by torch versions. Sites whose table has the same fault of the same
 checkouts on the same torch versions are one finding; what the other columns and the other checkouts say there ends
-its sentence. ``service.telling`` has the words.
+its sentence. Only what a submission itself found makes a finding; what is known beside it, of the same checkouts on
+other torch versions, says how far the finding reaches. ``service.telling`` has the words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from service.telling import BAD, EVERYTHING, GOOD, NO_IMPORT, NOTHING, OTHER, Fault, Group, release, told, why
+from service.edges import BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, Known, in_order, merged, shows_import, state
+from service.telling import EVERYTHING, Fault, Group, release, told, why
 from service.verdicts import Verdict
 from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
     from service.compare import Row
-
-UNTRIED = (None, Verdict.INFRA, Verdict.INVALID, Verdict.UNIMPORTABLE)
-"""What a cell says that does not show that its checkout could be imported."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +45,64 @@ class Finding:
         return f"{self.text}{f' ({self.why})' if self.why else ''} (cell {self.cell})"
 
 
-_Site = tuple[str, int, str, int, str]
-_Table = dict[tuple[str, str], "Row"]
-"""The answers of one site by (checkout's name, torch's name)."""
+_Place = tuple[str, str]
+"""(checkout's name, torch version)."""
 
 
-def sentences(rows: Sequence[Row]) -> list[Finding]:
+@dataclass
+class _Site:
+    """The submission's own rows at one site, and all answers known there by place and runtime."""
+
+    own: list[Row] = field(default_factory=list)
+    answers: dict[_Place, dict[str, Row]] = field(default_factory=dict)
+
+    def add(self, place: _Place, row: Row) -> None:
+        self.answers.setdefault(place, {})[row.runtime] = row
+
+
+_Imports = Mapping[_Place, Mapping[str, set[str]]]
+"""Per place and runtime why the import failed; an empty reason where it went well."""
+
+
+def sentences(rows: Sequence[Row], known: Known = Known()) -> list[Finding]:  # noqa: B008 - frozen
     """Every fault once: silent ones first, then by what it differs along; newly broken before fixed."""
-    torches = _columns(rows, lambda row: row.torch, lambda row: row.runtime)
-    labels = _columns(rows, lambda row: row.label, lambda row: row.checkout)
-    imported = {(labels.of(row), torches.of(row)) for row in rows if row.verdict not in UNTRIED}
-    sites: dict[_Site, _Table] = {}
+    labels = _labels(rows)
+    names = {row.checkout: labels.of(row) for row in rows}
+    past = [row for row in known.past if row.checkout in names]
+    sites: dict[tuple[str, int, str, int, str], _Site] = {}
     for row in rows:
-        site = sites.setdefault((row.transport, row.world_size, row.case, row.version, row.mode), {})
-        site[labels.of(row), torches.of(row)] = row
+        sites.setdefault(_site(row), _Site()).own.append(row)
+    for row in (*past, *rows):  # in this order: of one runtime the submission's own answer counts
+        if (site := sites.get(_site(row))) is not None:
+            site.add((names[row.checkout], row.torch), row)
+    imports = _imports([*past, *rows], known, names)
+    tried = {torch for _, torch in imports} | {row.torch for row in (*past, *rows)}
+    torches = in_order([*tried, *known.torches])
     found = []
-    for group in _groups(sites.values(), labels.names, torches.names, imported):
-        text = told(group, several=len(torches.names) > 1 or len(labels.names) > 1)
+    for group in _groups(sites.values(), labels, torches, imports):
+        text = told(group, several=len(tried) > 1 or len(labels.names) > 1)
         finding = Finding(group.axis, text, group.rows[0].cell, len(group.rows), why(group))
         found.append((_importance(group), finding))
     return [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
+
+
+def _site(row: Row) -> tuple[str, int, str, int, str]:
+    return row.transport, row.world_size, row.case, row.version, row.mode
+
+
+def _imports(rows: Iterable[Row], known: Known, names: Mapping[str, str]) -> _Imports:
+    """What is known of imports, from the rows and from the store."""
+    found: dict[_Place, dict[str, set[str]]] = {}
+    for fact in known.imports:
+        if fact.checkout in names:
+            reasons = found.setdefault((names[fact.checkout], fact.torch), {})
+            reasons.setdefault(fact.runtime, set()).add(fact.signature)
+    for row in rows:
+        failed = row.verdict == Verdict.UNIMPORTABLE
+        if failed or shows_import(row.verdict):
+            reasons = found.setdefault((names[row.checkout], row.torch), {})
+            reasons.setdefault(row.runtime, set()).add(row.signature if failed else "")
+    return found
 
 
 def _importance(group: Group) -> tuple[int, int, int]:
@@ -75,79 +112,91 @@ def _importance(group: Group) -> tuple[int, int, int]:
     return tier, 0 if group.regressed else 2 if group.fixed else 1, -len(group.rows)
 
 
-# -- columns ---------------------------------------------------------------------------------------------------------
+# -- checkouts -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """The values of one axis in order; ``of`` names a row's."""
+class _Labels:
+    """The checkouts' names in order; ``of`` names a row's."""
 
     names: tuple[str, ...]
-    of: Callable[[Any], str]
+    of: Callable[[Row], str]
 
 
-def _columns(rows: Iterable[Row], name: Callable[[Row], str], key: Callable[[Row], str]) -> _Columns:
-    """Columns by ``name``; where one name stands for several keys, the key is said too."""
-    keys: dict[str, dict[str, None]] = {}
+def _labels(rows: Iterable[Row]) -> _Labels:
+    """Checkouts by label; where one label stands for several contents, the content is said too."""
+    contents: dict[str, dict[str, None]] = {}
     for row in rows:
-        keys.setdefault(name(row), {})[key(row)] = None
+        contents.setdefault(row.label, {})[row.checkout] = None
 
     def of(row: Row) -> str:
-        plain = name(row)
-        return plain if len(keys[plain]) == 1 else f"{plain} ({key(row)[:12]})"
+        return row.label if len(contents[row.label]) == 1 else f"{row.label} ({row.checkout[:12]})"
 
     known = dict.fromkeys(of(row) for row in rows)
-    return _Columns(tuple(sorted(known, key=_order)), of)
+    return _Labels(tuple(sorted(known, key=_order)), of)
 
 
 def _order(name: str) -> tuple[str, bool, Version, str]:
-    """Versions of one thing in their order; what has none keeps to the end, by name."""
+    """Releases of one thing in their order; what is none by name."""
     text, _, rest = name.partition(" (")
-    if known := release(text):
-        return known[0], False, known[1], rest
-    try:
-        return "", False, Version(text), rest
-    except InvalidVersion:
-        return text, True, Version("0"), rest
+    known = release(text)
+    return (known[0], False, known[1], rest) if known else (text, True, Version("0"), rest)
 
 
 # -- groups ----------------------------------------------------------------------------------------------------------
 
+_States = dict[_Place, dict[str, str]]
+"""What each runtime at a place says of one fault."""
 
-def _groups(
-    sites: Iterable[_Table], labels: Sequence[str], torches: Sequence[str], imported: set[tuple[str, str]]
-) -> list[Group]:
+
+def _groups(sites: Iterable[_Site], labels: _Labels, torches: Sequence[str], imports: _Imports) -> list[Group]:
     """The sites by fault, by the checkouts that have it, and by the torch versions on which they do."""
     groups: dict[tuple[Any, ...], Group] = {}
     for site in sites:
-        for fault in dict.fromkeys(_fault(row) for row in site.values() if _failing(row)):
-            states = {
-                (label, torch): _state(site.get((label, torch)), fault, (label, torch) in imported)
-                for label in labels
-                for torch in torches
-            }
-            for pattern, having in _patterns(states, labels, torches).items():
-                group = groups.setdefault(
-                    (fault, having, pattern), Group(fault, having, tuple(labels), tuple(torches), pattern[0])
-                )
+        # A checkout of another subject was never asked this.
+        asked = tuple(label for label in labels.names if any(label == place[0] for place in site.answers))
+        for fault in dict.fromkeys(_fault(row) for row in site.own if _failing(row)):
+            said = {(label, torch): _said(site, (label, torch), fault, imports) for label in asked for torch in torches}
+            states = {place: merged(runtimes.values()) for place, runtimes in said.items()}
+            mine = [row for row in site.own if _failing(row) and _fault(row) == fault]
+            for pattern, having in _patterns(said, states, asked, torches).items():
+                # What only older answers show makes no finding of this submission's.
+                if not (rows := [row for row in mine if labels.of(row) in having]):
+                    continue
+                fresh = Group(fault, having, asked, tuple(torches), pattern.bad, pattern.apart)
+                group = groups.setdefault((fault, asked, having, pattern), fresh)
                 group.tables.append(states)
-                group.rows += [site[label, torch] for label in having for torch in pattern[0]]
+                group.rows += rows
     return list(groups.values())
 
 
-_Pattern = tuple[tuple[str, ...], ...]
+@dataclass(frozen=True)
+class _Pattern:
+    """Where along torch a fault is, another one is, and no import was; and which builds of a version differ."""
+
+    bad: tuple[str, ...]
+    other: tuple[str, ...]
+    no_import: tuple[str, ...]
+    apart: tuple[tuple[str, str], ...]
 
 
 def _patterns(
-    states: Mapping[tuple[str, str], str], labels: Sequence[str], torches: Sequence[str]
+    said: _States, states: Mapping[_Place, str], labels: Sequence[str], torches: Sequence[str]
 ) -> dict[_Pattern, tuple[str, ...]]:
-    """Where a fault is, another one is, and no import was, along torch, with the checkouts of which that is so."""
+    """Every pattern with the checkouts of which it is so."""
     found: dict[_Pattern, tuple[str, ...]] = {}
     for label in labels:
-        pattern = tuple(
+        bad, other, none = (
             tuple(torch for torch in torches if states[label, torch] == state) for state in (BAD, OTHER, NO_IMPORT)
         )
-        if pattern[0]:
+        if bad:
+            apart = tuple(
+                (runtime, its)
+                for torch in torches
+                for runtime, its in sorted(said[label, torch].items())
+                if its in (GOOD, OTHER, NO_IMPORT) and its != states[label, torch]
+            )
+            pattern = _Pattern(bad, other, none, apart)
             found[pattern] = (*found.get(pattern, ()), label)
     return found
 
@@ -162,17 +211,24 @@ def _failing(row: Row) -> bool:
     return row.verdict is not None and Verdict(row.verdict).failing
 
 
-def _state(row: Row | None, fault: Fault, imported: bool) -> str:
-    """What a row says about ``fault``: it has it, is good, fails in another way or for want of an import, or is silent.
+def _said(site: _Site, place: _Place, fault: Fault, imports: _Imports) -> dict[str, str]:
+    """What the runtimes at a place say of ``fault``.
 
-    For a failing import only the import counts: what cases say after one that went well is another matter.
+    For a failing import only the import counts: what cases say after one that went well is another matter. And where
+    the import is known to fail, that is so for a case that was never tried there.
     """
-    if row is not None and _failing(row) and _fault(row) == fault:
-        return BAD
-    if fault.verdict is Verdict.UNIMPORTABLE and (row is None or row.verdict != Verdict.UNIMPORTABLE):
-        return GOOD if imported else NOTHING
-    if row is None or row.verdict is None:
-        return NOTHING
-    if row.verdict == Verdict.UNIMPORTABLE:
-        return NO_IMPORT
-    return OTHER if _failing(row) else GOOD if Verdict(row.verdict).settled else NOTHING
+    answers = site.answers.get(place, {})
+    if fault.verdict is Verdict.UNIMPORTABLE:
+        silent = dict.fromkeys(answers, NOTHING)
+        return silent | {runtime: _import_state(reasons, fault) for runtime, reasons in imports.get(place, {}).items()}
+    if answers:
+        return {
+            runtime: state(row.verdict, same=_failing(row) and _fault(row) == fault, of_import=False)
+            for runtime, row in answers.items()
+        }
+    reasons = imports.get(place, {})
+    return {runtime: NO_IMPORT if any(why) else UNTRIED for runtime, why in reasons.items()}
+
+
+def _import_state(reasons: set[str], fault: Fault) -> str:
+    return BAD if fault.signature in reasons else NO_IMPORT if any(reasons) else GOOD

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from service.evidence import ErrorInfo, Frame
+from service.imports import lacking
 
 LENGTH = 160
 
@@ -27,23 +28,15 @@ _NORMAL: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """Applied in order. Digits inside a word stay: they are part of a name, as in float32."""
 
-_NEEDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), template)
-    for pattern, template in (
-        (r"No module named '([\w.]+)'", r"\1"),
-        (r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'", r"\2.\1"),
-        (r"module '([\w.]+)' has no attribute '(\w+)'", r"\1.\2"),
-        (r"type object '(\w+)' has no attribute '(\w+)'", r"\1.\2"),
-        (r"name '(\w+)' is not defined", r"\1"),
-        (r"infer_schema\(func\): .*unsupported type ([\w.\[\], ]+?)\.", r"torch.library.infer_schema to take \1"),
-    )
-)
-"""How Python says that something is missing, and what it is."""
-
 _MACHINE: tuple[tuple[str, str, str], ...] = (
     (r".*", r"\d+ active drivers", "triton is there and finds no GPU"),
     (r".*", r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver", "there is no GPU"),
     (r".*", r"NVML|nvml[A-Z]\w+|Driver/library version mismatch", "the GPU's management library failed"),
+    (r".*", r"libcuda\.so[\w.]*: cannot open shared object file", "the GPU's driver is missing"),
+    (r".*", r"CUDA_HOME (?:environment variable is not set|does not exist)", "there is no CUDA toolkit"),
+    (r".*", r"No working C\+\+ compiler found|'which', '\w+\+\+'\]' returned non-zero", "there is no C++ compiler"),
+    (r"FileNotFoundError", r"directory: '(?:\S*/)?(?:c\+\+|g\+\+|clang\+\+|cc|gcc|clang)'", "there is no C++ compiler"),
+    (r".*", r"Ninja is required to load C\+\+ extensions", "ninja, which builds extensions, is not on the path"),
     (r".*", r"CUDA driver version is insufficient|CUDA unknown error", "the GPU's driver failed"),
     (r".*", r"No space left on device|\[Errno 28\]", "the disk is full"),
     (r".*", r"Disk quota exceeded|\[Errno 122\]", "the disk quota is used up"),
@@ -109,25 +102,17 @@ def name_error(error: ErrorInfo | None) -> Named:
 
 
 def name_import_error(error: ErrorInfo | None) -> Named:
-    """The names of an error that the import raised: the module, the line, and what was missing there."""
+    """The names of an error that the import raised: the module, the line, and what was missing there, if that is it."""
     if error is None:
         return Named("unimportable", "the import failed with an error that was not described")
     frame = blamed(error)
     kind = error.type.rsplit(".", 1)[-1]
     where = f" in {_module(frame.file)}, line {frame.line}" if frame else ""
-    if (missing := needed(error)) is not None:
-        return Named(f"needs {missing}", f"the import fails{where}: needs {missing}")
+    if (lack := lacking(error)) is not None:
+        return Named(lack, f"the import fails{where}: {lack}")
     normal = normalise(error.message)
     place = f" in {_module(frame.file)}" if frame else ""
     return Named(f"{kind}: {normal}{place}", f"the import fails{where}: {kind}: {_short(_first_line(error.message))}")
-
-
-def needed(error: ErrorInfo) -> str | None:
-    """What an import asked for and did not find, as a dotted name."""
-    for pattern, template in _NEEDS:
-        if found := pattern.search(error.message):
-            return found.expand(template)
-    return None
 
 
 def machine_trouble(error: ErrorInfo | None) -> str | None:

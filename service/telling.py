@@ -1,7 +1,7 @@
 """The words of a finding: who has which fault where, what stands beside it, and how far it reaches.
 
 On the straight line a part of ``service.findings``; pure. Nothing is said of a column or of a checkout that does not
-hold for every cell of the group, or the sentence says for how many it does.
+hold for every cell of the group, or the sentence says for how many it does. ``service.spans`` words the columns.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Literal
 from packaging.version import InvalidVersion, Version
 
 from jobs.contract import TRACED_MODES
+from service.edges import BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, merged
+from service.imports import ANOTHER_TORCH, need_text
+from service.spans import bad, good, listed, spans, untried
 from service.verdicts import Verdict
 from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
     from service.compare import Row
 
-BAD, GOOD, OTHER, NO_IMPORT, NOTHING = "bad", "good", "other", "no import", ""
 MIXED, HAVING = "mixed", "having"
 EVERYTHING = "every case"
 TIMES = "\u00d7"
@@ -43,8 +45,9 @@ class Group:
     """Sites at which the checkouts ``having`` have one fault on the torch versions ``bad``, and on no others.
 
     labels, torches  all there are, in order
+    apart            builds of one of ``torches`` that say another thing than that version as a whole, and what
     tables           per site the state of every (checkout, torch)
-    rows             the failing ones
+    rows             the submission's own failing cells
     """
 
     fault: Fault
@@ -52,6 +55,7 @@ class Group:
     labels: tuple[str, ...]
     torches: tuple[str, ...]
     bad: tuple[str, ...]
+    apart: tuple[tuple[str, str], ...] = ()
     tables: list[dict[tuple[str, str], str]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
@@ -61,7 +65,8 @@ class Group:
 
     def elsewhere(self, label: str) -> Counter[str]:
         """How many cells say what of another checkout, on the torch versions that have the fault."""
-        return Counter(table[label, torch] for table in self.tables for torch in self.bad)
+        said = (table[label, torch] for table in self.tables for torch in self.bad)
+        return Counter(NOTHING if state == UNTRIED else state for state in said)
 
     @property
     def axis(self) -> Literal["torch", "checkout", "throughout"]:
@@ -172,47 +177,48 @@ def _what(group: Group) -> str:
 def _torch(group: Group, several: bool) -> str:
     """Where the fault begins and ends along torch, and what the other columns say."""
     states = [(torch, group.along_torch(torch)) for torch in group.torches]
-    columns = [(torch, _one(counts)) for torch, counts in states]
+    # Cells without an answer do not speak against those that have one.
+    columns = [(torch, merged(counts)) for torch, counts in states]
+    of_torch = group.fault.signature.startswith(ANOTHER_TORCH)
+    needs = [need_text(group.fault.signature, columns)] if of_torch else []
     if not {GOOD, OTHER, NO_IMPORT} & {state for _, state in columns}:
         tried = ", wherever it was tried" if several and group.axis == "throughout" else ""
-        return "; ".join([f"on torch {listed(group.bad)}{tried}", *_silent(states)])
-    answered = [(torch, state) for torch, state in columns if state != NOTHING]
-    runs = [(state, [torch for torch, _ in run]) for state, run in groupby(answered, key=lambda column: column[1])]
-    bad = [index for index, (state, _) in enumerate(runs) if state == BAD]
-    said = [", then ".join(_run(runs, index, alone=len(bad) == 1) for index in bad)]
+        return "; ".join([f"on torch {spans(group.bad, group.torches)}{tried}", *needs, *_silent(group, states)])
+    said = [f"torch {bad(columns)}", *needs]
+    right = good(columns)
+    if right and not needs:
+        said.append(f"{'imports' if group.fault.verdict is Verdict.UNIMPORTABLE else 'right'} {right}")
     if other := [torch for torch, state in columns if state == OTHER]:
-        said.append(f"another fault on {listed(other)}")
+        said.append(f"another fault on {spans(other, group.torches)}")
     if none := [torch for torch, state in columns if state == NO_IMPORT]:
-        said.append(f"{_not_importable(group)} on {listed(none)}")
-    return "; ".join([*said, *_silent(states)])
-
-
-def _one(counts: Counter[str]) -> str:
-    """A column's state: cells without an answer do not speak against those that have one."""
-    return next((state for state in (BAD, OTHER, NO_IMPORT, GOOD) if counts[state]), NOTHING)
+        said.append(f"{_not_importable(group)} on {spans(none, group.torches)}")
+    said += _apart(group)
+    if (open_edge := untried(columns)) and not needs:
+        said.append(f"untried on {open_edge}")
+    return "; ".join([*said, *_silent(group, states)])
 
 
 def _not_importable(group: Group) -> str:
     return f"not importable{' for another reason' if group.fault.verdict is Verdict.UNIMPORTABLE else ''}"
 
 
-def _run(runs: Sequence[tuple[str, list[str]]], index: int, *, alone: bool) -> str:
-    first, last = runs[index][1][0], runs[index][1][-1]
-    where = f"torch {first} to {last}" if first != last else f"torch {first}{' only' if alone else ''}"
-    right = []
-    if index > 0 and runs[index - 1][0] == GOOD:
-        right.append(f"right up to {runs[index - 1][1][-1]}")
-    if index + 1 < len(runs) and runs[index + 1][0] == GOOD:
-        right.append(f"right {'again ' if index else ''}from {runs[index + 1][1][0]} on")
-    return "; ".join([where, ", ".join(right)]) if right else where
+def _apart(group: Group) -> list[str]:
+    """What single builds of a torch version say, where its builds differ."""
+    said = []
+    for state, words in ((GOOD, "right on"), (OTHER, "another fault on"), (NO_IMPORT, f"{_not_importable(group)} on")):
+        if names := [runtime for runtime, its in group.apart if its == state]:
+            said.append(f"{words} {listed(names)}")
+    return said
 
 
-def _silent(states: Sequence[tuple[str, Counter[str]]]) -> list[str]:
+def _silent(group: Group, states: Sequence[tuple[str, Counter[str]]]) -> list[str]:
     """The columns without an answer, and those in which only some cells have one."""
-    none = [torch for torch, counts in states if set(counts) == {NOTHING}]
-    some = [torch for torch, counts in states if counts[NOTHING] and torch not in none]
-    said = [f"no answer on {listed(none)}"] if none else []
-    return [*said, f"no answer in some cells on {listed(some)}"] if some else said
+    none = [torch for torch, counts in states if counts[NOTHING] and set(counts) <= {NOTHING, UNTRIED}]
+    some = [
+        torch for torch, counts in states if (counts[NOTHING] or counts[UNTRIED]) and set(counts) - {NOTHING, UNTRIED}
+    ]
+    said = [f"no answer on {spans(none, group.torches)}"] if none else []
+    return [*said, f"no answer in some cells on {spans(some, group.torches)}"] if some else said
 
 
 # -- the other checkouts ---------------------------------------------------------------------------------------------
@@ -280,9 +286,3 @@ def _span(group: Group, names: Sequence[str]) -> str:
     ):
         return f"{names[0]} to {names[-1]}"
     return listed(names)
-
-
-def listed(names: Sequence[object]) -> str:
-    """``a, b and c``."""
-    words = [str(name) for name in names]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nothing"

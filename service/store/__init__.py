@@ -12,6 +12,7 @@ from service.store.claim import beat, claim
 from service.store.detail import blob, evidence, find_cell, find_cells
 from service.store.exporting import export_all
 from service.store.held import cancel, finish, reclaim, release, requeue, start
+from service.store.history import history, imports
 from service.store.importing import Imported, import_records
 from service.store.read import cells_of, jobs_of, submission, submissions, unfinished_submission
 from service.store.records import ImportRefusedError, load_lines
@@ -56,7 +57,9 @@ __all__ = [
     "find_cell",
     "find_cells",
     "finish",
+    "history",
     "import_records",
+    "imports",
     "jobs_of",
     "load_lines",
     "reclaim",

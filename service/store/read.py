@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.imports import current
 from service.models import (
     LIVE,
     Attempt,
@@ -28,6 +29,7 @@ from service.models import (
 )
 from service.store.sql import StoreError
 from service.store.views import CellRow, JobView, SubmissionView
+from service.verdicts import Verdict
 
 ANSWER: tuple[str, ...] = ("verdict", "forward_ok", "signature", "detail", "worst_tensor", "error", "alpha")
 ANSWER += ("nonzero_got", "nonzero_expected", "evidence_digest", "policy_version", "seconds")
@@ -179,11 +181,20 @@ def cell_row(row: Any, *, label: str | None = None, only_latest: bool = True) ->
         label=label or checkout.label,
         torch=runtime.torch,
         runtime=runtime.name,
+        channel=runtime.channel,
         transport=cell.transport,
         world_size=cell.world_size,
         case=case.case_id,
         version=case.version,
         family=case.family,
         mode=cell.mode,
-        **({} if due or result is None else {name: getattr(result, name) for name in ANSWER}),
+        **({} if due or result is None else answer_of(result)),
     )
+
+
+def answer_of(result: Any) -> dict[str, Any]:
+    """The columns of a result that a row shows; how a failed import is named is brought up to date."""
+    values = {name: getattr(result, name) for name in ANSWER}
+    if values["verdict"] == Verdict.UNIMPORTABLE:
+        values["signature"] = current(values["signature"])
+    return values

@@ -104,6 +104,11 @@ class JobView:
     counts: dict[str, int]
     note: str
 
+    @property
+    def live(self) -> bool:
+        """Whether anything of it is still to be run."""
+        return self.state not in ("done", "cancelled")
+
 
 @dataclass(frozen=True)
 class CellRow:
@@ -123,6 +128,7 @@ class CellRow:
     label: str
     torch: str
     runtime: str
+    channel: str
     transport: str
     world_size: int
     case: str

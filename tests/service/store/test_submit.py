@@ -91,7 +91,7 @@ def test_another_version_of_a_case_is_another_cell(world: World) -> None:
             session,
             checkouts=[checkout("deepspeed==1")],
             runtimes=[runtime("2.11.0")],
-            plan=plan([checkout("deepspeed==1")], [runtime("2.11.0")], "gloo", [2], [raised], ["eager"]),
+            plan=plan([checkout("deepspeed==1")], [runtime("2.11.0")], ["gloo"], [2], [raised], ["eager"]),
             requester="x",
             reason="manual",
             priority=0,
@@ -110,7 +110,7 @@ def test_a_case_that_changed_under_its_version_is_refused_and_nothing_is_stored(
 ) -> None:
     world.submit(["a"])
     changed = dataclasses.replace(case("a"), **{name: value})  # type: ignore[arg-type]
-    planned = plan([checkout("d")], [runtime("2.9.1")], "gloo", [2], [changed], ["eager"])
+    planned = plan([checkout("d")], [runtime("2.9.1")], ["gloo"], [2], [changed], ["eager"])
     with pytest.raises(store.CaseChangedError, match=rf"\({name}\).*version 1"), world.db.session() as session:
         store.submit(
             session,
