@@ -27,10 +27,11 @@ class ZygoteLostError(Exception):
 
 
 class Zygote:
-    """The launcher's end of the channel to a zygote."""
+    """The launcher's end of the channel to a zygote; ``subject`` is what that imports, or "" where that is nothing."""
 
-    def __init__(self, pid: int, channel: socket.socket, log: LineReader, limits: Limits) -> None:
+    def __init__(self, pid: int, subject: str, channel: socket.socket, log: LineReader, limits: Limits) -> None:
         self.pid = pid
+        self.subject = subject
         self.channel = channel
         self.log = log
         self.limits = limits

@@ -21,7 +21,9 @@ MODES = ("eager", "aot_eager", "inductor")
 TRACED_MODES = ("aot_eager", "inductor")
 TRANSPORTS = ("gloo", "nccl", "nccl-dispatch")
 WORLD_SIZES = (2, 4, 8)
-FAMILIES = ("exchange", "torch-itself", "attention", "tiled", "loss", "model", "engine", "autosp")
+TORCH, TORCH_FAMILY = "torch", "torch-itself"
+"""The subject of whoever asks about torch alone, and the only family that it has; no other subject has any of it."""
+FAMILIES = ("exchange", TORCH_FAMILY, "attention", "tiled", "loss", "model", "engine", "autosp")
 
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 """Types a tensor may travel in, with bytes per element."""
@@ -43,6 +45,8 @@ EVENTS = (
 TRUSTED_EVENTS = ("oracle", "control")
 """Refused from the moment that subject code may have run."""
 
+PHASE_CONTROLS = "controls"
+"""The phase after which torch's own cells run."""
 PHASE_RANKS = "in ranks"
 """The phase whose seconds are what the ranks themselves took so far: per cell and control, the slowest rank."""
 PHASE_STARTS = "starting ranks"
@@ -87,6 +91,7 @@ class CaseInfo:
     exact     the operation only moves data, so that every bit must be right
     scale     the factor on the gradient that is this case's stated convention
     dims      per tensor name, the names of its dimensions (for the block map)
+    transports  over which it exists
     summary   one sentence for people
     """
 
@@ -102,6 +107,7 @@ class CaseInfo:
     exact: bool = True
     scale: float = 1.0
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    transports: tuple[str, ...] = ("gloo", "nccl")
     summary: str = ""
 
     def runs_at(self, world_size: int) -> bool:
@@ -117,6 +123,7 @@ class CaseInfo:
         """The inverse of :meth:`to_json`. Raises ContractError on a missing or unknown field."""
         values = _exact_fields(cls, data)
         values["modes"] = tuple(values["modes"])
+        values["transports"] = tuple(values.get("transports", cls.transports))
         values["dims"] = {name: tuple(dims) for name, dims in values["dims"].items()}
         return cls(**values)
 
@@ -173,7 +180,8 @@ class JobSpec:
 class AttemptSpec:
     """The line of JSON on stdin: all jobs of one checkout and runtime that share a container.
 
-    subject    the adapter's name (``deepspeed``), or that of a checkout that brings its own adapter
+    subject    the adapter's name (``deepspeed``), that of a checkout that brings its own adapter, or :data:`TORCH`:
+               then no subject is imported, and every cell runs where controls do
     tar_bytes  the length of the tar that follows the line
     """
 

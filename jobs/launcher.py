@@ -19,9 +19,11 @@ from typing import Any
 from jobs import facts, probes, trace
 from jobs.channel import Zygote, ZygoteLostError, die_with_parent
 from jobs.contract import (
+    PHASE_CONTROLS,
     PHASE_JOB,
     PHASE_RANKS,
     PHASE_STARTS,
+    TORCH,
     TRACED_MODES,
     AttemptSpec,
     CellSpec,
@@ -58,10 +60,19 @@ class Launcher:
         """Run everything; whatever goes wrong in here ends in a ``bye`` that says so."""
         self._phase("import torch", self._import_torch)
         self.out.emit("hello", **facts.hello())
-        self._phase("warm tracer", lambda: trace.warm(self._traced_modes()))
+        # Torch's own cases are bare collectives, for which inductor writes no kernel.
+        self._phase("warm tracer", lambda: trace.warm(self._traced_modes(), kernels=self.spec.subject != TORCH))
         self._phase("oracle", self._oracles)
-        self._phase("controls", self._controls)
-        self._subject()
+        zygote = self._fork_zygote(subject="")
+        try:
+            self._phase(PHASE_CONTROLS, lambda: self._controls(zygote))
+            if self.spec.subject == TORCH:
+                self._run_jobs(zygote)
+        finally:
+            self._drain_log(zygote)
+            zygote.close()
+        if self.spec.subject != TORCH:
+            self._subject()
         self.out.emit("bye", ok=True, reason=None)
 
     def _phase(self, name: str, step: Callable[[], None]) -> None:
@@ -74,6 +85,8 @@ class Launcher:
         import torch.distributed
 
         torch.set_num_threads(1)
+        for family in {self._cases[cell.case].family for job in self.spec.jobs for cell in job.cells}:
+            probes.module(family)  # here once, and not in every rank
 
     def _traced_modes(self) -> tuple[str, ...]:
         used = {cell.mode for job in self.spec.jobs for cell in job.cells}
@@ -92,14 +105,10 @@ class Launcher:
         in_order = [(self._cases[case], version, world_size) for case, version, world_size in sorted(wanted)]
         compute_in_child(in_order, lambda fields: self.out.emit("oracle", **fields))
 
-    def _controls(self) -> None:
-        zygote = self._fork_zygote(subject="")
+    def _controls(self, zygote: Zygote) -> None:
         zygote.receive("loaded", self._deadline(self.spec.deadlines.import_s))
-        try:
-            for job in self.spec.jobs:
-                self._run_controls(zygote, job, "before")
-        finally:
-            zygote.close()
+        for job in self.spec.jobs:
+            self._run_controls(zygote, job, "before")
 
     def _run_controls(self, zygote: Zygote, job: JobSpec, stage: str) -> None:
         """Run the controls of the families and modes in ``job``; after the import only those that must agree."""
@@ -112,7 +121,7 @@ class Launcher:
             for mode in control.modes:
                 if mode not in modes or (stage == "after" and mode != "eager") or self._lacks(mode):
                     continue
-                group = self._usable(group, zygote, job, subject="" if stage == "before" else self.spec.subject)
+                group = self._usable(group, zygote, job)
                 if stage == "after" and not group.usable:
                     group.retire()
                     return  # its set-up fails, which the cells will say; torch is not to blame
@@ -156,10 +165,8 @@ class Launcher:
         try:
             report = self._await_import(zygote)
             self.out.emit("subject", **report)
-            if report["status"] != "ok":
-                return
-            for job in self.spec.jobs:
-                self._run_job(zygote, job)
+            if report["status"] == "ok":
+                self._run_jobs(zygote)
         finally:
             self._drain_log(zygote)
             zygote.close()
@@ -193,11 +200,16 @@ class Launcher:
             error = _error("Timeout", f"the import took longer than {self.spec.deadlines.import_s:g} s")
         return {**lost, "error": error, "seconds": round(time.monotonic() - began, 3)}
 
+    def _run_jobs(self, zygote: Zygote) -> None:
+        for job in self.spec.jobs:
+            self._run_job(zygote, job)
+
     def _run_job(self, zygote: Zygote, job: JobSpec) -> None:
         began = time.monotonic()
         deadline = self._deadline(self.spec.deadlines.job_s)
         self._at["job"] = job.job
-        self._run_controls(zygote, job, "after")
+        if zygote.subject:
+            self._run_controls(zygote, job, "after")
         self._run_cells(zygote, job, job.cells, 1, deadline)
         self.out.emit("ask", job=job.job)
         again = set(self._answer()["again"])
@@ -229,7 +241,7 @@ class Launcher:
                 late = f"the job's time of {self.spec.deadlines.job_s:g} s was used up before this cell began"
                 self._emit_case(job, cell, attempt, nobody(job.world_size, "lost", late))
                 continue
-            group = self._usable(group, zygote, job, subject=self.spec.subject)
+            group = self._usable(group, zygote, job)
             command = {"case": cell.case, "control": None, "mode": cell.mode}
             traced = cell.mode in TRACED_MODES
             outcome = group.run(command, traced) if group.usable else group.setup_outcome()
@@ -253,7 +265,7 @@ class Launcher:
 
     # -- processes ---------------------------------------------------------------------------------------------
 
-    def _usable(self, group: Group | None, zygote: Zygote, job: JobSpec, subject: str) -> Group:
+    def _usable(self, group: Group | None, zygote: Zygote, job: JobSpec) -> Group:
         """``group`` while it is of use, else a fresh one."""
         if group is not None and group.usable:
             return group
@@ -271,7 +283,7 @@ class Launcher:
                 transport=self.spec.transport,
                 store=str(folder / "store"),
                 sps=tuple(sorted(size for size in sizes if size <= job.world_size)),
-                subject=subject,
+                subject=zygote.subject,
                 checkout=self._checkout,
                 stacks=str(folder / f"stacks-{rank}"),
             )
@@ -301,7 +313,7 @@ class Launcher:
         theirs.close()
         os.close(log_write)
         limits = self.spec.limits
-        return Zygote(pid, ours, LineReader(log_read, limits.line_bytes), limits)
+        return Zygote(pid, subject, ours, LineReader(log_read, limits.line_bytes), limits)
 
     def _drain_log(self, zygote: Zygote) -> None:
         for line in zygote.log.read():

@@ -41,7 +41,7 @@ class RankSetup:
 
     store    a file that the ranks of the group meet through
     sps      the sequence-parallel sizes in use, the world's own size among them
-    subject  the adapter's name, or "" for a group of controls, which load no subject
+    subject  the adapter's name, or "" for a group without one: of controls, or of torch's own cells
     stacks   the file that faulthandler writes every thread's stack into
     """
 
@@ -121,6 +121,10 @@ class Rank:
         )
         for size in setup.sps:
             self._contexts[size] = self._context(size, dist)
+        if setup.transport == "nccl-dispatch":
+            from jobs.dispatch import take_nccl_branches  # imports torch
+
+            take_nccl_branches()
 
     def _context(self, size: int, dist: Any) -> RankContext:
         setup = self.setup
@@ -209,8 +213,7 @@ class CellRun:
         if self._control is not None:
             function = self._module.build_control(self._control, self._case, self._context)
         else:
-            assert self._rank.subject is not None  # noqa: S101 - groups with cells always have a subject
-            self._rank.subject.reset()
+            self._reset_subject()
             function = self._module.build(self._case, self._context, self._rank.subject)
         self._function = function
         if self._mode in TRACED_MODES:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 COLLECTIVE = re.compile(r"all_?to_?all|all_?gather|reduce_?scatter|all_?reduce|broadcast_|c10d|isend|irecv")
@@ -18,10 +22,11 @@ TRACER_MODULES = (
 TEXT_LIMIT = 500
 
 
-def warm(modes: tuple[str, ...]) -> None:
+def warm(modes: tuple[str, ...], *, kernels: bool = True) -> None:
     """Import what backwards need, and the tracer where there are ``modes``: one small function compiled in each.
 
-    Forward only and under no_grad: after a backward in this process, autograd refuses to run in forked children.
+    ``kernels``: whether that is one for which inductor writes C++, which readies the compiler as well, and takes most
+    of the time. Forward only and under no_grad: after a backward here, autograd refuses to run in forked children.
     """
     import importlib
 
@@ -30,13 +35,48 @@ def warm(modes: tuple[str, ...]) -> None:
     for name in BACKWARD_MODULES + (TRACER_MODULES if modes else ()):
         importlib.import_module(name)
     for mode in modes:
-        with torch.no_grad():
-            torch.compile(_small, backend=_backend(mode))(torch.ones(4))
+        with torch.no_grad(), _self_tests_in_forks():
+            torch.compile(_kernel if kernels else _bare, backend=_backend(mode))(*[torch.ones(4, 4)] * 2)
         torch._dynamo.reset()
 
 
-def _small(x: Any) -> Any:
-    return (x * 2 + 1).sin()
+@contextlib.contextmanager
+def _self_tests_in_forks() -> Iterator[None]:
+    """Inductor loads a library per set of instructions in a new Python with torch, to see whether the processor has it.
+
+    There are up to ten, and each imports torch, which takes seconds; in a fork of this process that is done already.
+    """
+    original = subprocess.check_call
+
+    def check_call(command: Any, *args: Any, **kwargs: Any) -> int:
+        if list(command[:2]) != [sys.executable, "-c"]:
+            return original(command, *args, **kwargs)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+                exec(command[2], {})  # noqa: S102 - inductor's own few lines
+                status = 0
+            finally:
+                os._exit(status)
+        if ended := os.waitpid(pid, 0)[1]:
+            raise subprocess.CalledProcessError(ended, command)
+        return 0
+
+    subprocess.check_call = check_call  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        subprocess.check_call = original
+
+
+def _kernel(x: Any, y: Any) -> Any:
+    return (x * 2 + y).sin()
+
+
+def _bare(x: Any, y: Any) -> Any:
+    return x @ y
 
 
 def _backend(mode: str) -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from jobs.contract import CaseInfo
 
-FAMILIES = {"exchange": "jobs.oracle.exchange"}
+FAMILIES = {"exchange": "jobs.oracle.exchange", "torch-itself": "jobs.oracle.torch_itself"}
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,10 @@ import torch
 
 from jobs.contract import CaseInfo
 from jobs.oracle import Expected
-from jobs.probes.case import TensorSpec, direction_key, input_key
-from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, LOSS_SCALE, Exchange, params_of
-from jobs.values import dtype_of, dyadic
-
-Parts = list[torch.Tensor]
-"""What each rank of one group holds."""
+from jobs.oracle.drawn import Parts, direction, drawn
+from jobs.probes.case import LOSS_SCALE
+from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, Exchange, params_of
+from jobs.values import dtype_of
 
 
 def expected(case: CaseInfo, world_size: int) -> Iterator[Expected]:
@@ -32,7 +30,7 @@ def expected(case: CaseInfo, world_size: int) -> Iterator[Expected]:
 def _group(case: CaseInfo, params: Exchange, world_size: int, members: tuple[int, ...]) -> Iterator[Expected]:
     specs = [params.tensors(world_size, place) for place in range(len(members))]
     named = {
-        spec.name: [_drawn(case, specs[place][index], rank) for place, rank in enumerate(members)]
+        spec.name: [drawn(case, specs[place][index], rank) for place, rank in enumerate(members)]
         for index, spec in enumerate(specs[0])
     }
     exchange, inverse = _maps(params)
@@ -50,17 +48,9 @@ def _group(case: CaseInfo, params: Exchange, world_size: int, members: tuple[int
             yield Expected(rank, "cotangent" if spec.role == "cotangent" else "input", spec.name, same)
             if spec.role == "input" and at_x is not None:
                 yield Expected(rank, "grad", spec.name, factor * at_x[place])
-                yield Expected(rank, "fd", spec.name, _direction(case, spec, rank))
+                yield Expected(rank, "fd", spec.name, direction(case, spec, rank))
             elif spec.role != "cotangent":
                 yield Expected(rank, "grad", spec.name, None)
-
-
-def _drawn(case: CaseInfo, spec: TensorSpec, rank: int) -> torch.Tensor:
-    return dyadic(input_key(case, spec.name, rank), spec.drawn, torch.float64).expand(spec.shape)
-
-
-def _direction(case: CaseInfo, spec: TensorSpec, rank: int) -> torch.Tensor:
-    return dyadic(direction_key(case, spec.name, rank), spec.drawn, torch.float64).expand(spec.shape)
 
 
 def _square(outputs: Parts, named: dict[str, Parts]) -> Parts:

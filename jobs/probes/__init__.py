@@ -11,19 +11,22 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes.exchange import cases as exchange_cases
 from jobs.probes.exchange import controls as exchange_controls
+from jobs.probes.torch_itself import cases as torch_cases
+from jobs.probes.torch_itself import controls as torch_controls
 
 if TYPE_CHECKING:
     import torch
 
-    from jobs.subject.base import RankContext, Subject
+    from jobs.subject.base import RankContext
 
 FAMILIES: dict[str, tuple[Callable[[], tuple[CaseInfo, ...]], Callable[[], tuple[ControlInfo, ...]], str]] = {
     "exchange": (exchange_cases.catalogue, exchange_controls.controls, "jobs.probes.exchange.run"),
+    "torch-itself": (torch_cases.catalogue, torch_controls.controls, "jobs.probes.torch_itself.run"),
 }
 """Per family: its cases, its controls, and the name of the module that runs them (it imports torch)."""
 
@@ -38,8 +41,11 @@ class Emit(Protocol):
 class RunModule(Protocol):
     """What the module that runs a family offers."""
 
-    def build(self, case: CaseInfo, ctx: RankContext, subject: Subject) -> Callable[..., torch.Tensor]:
-        """The function under test: called with the case's inputs, and what a traced mode traces."""
+    def build(self, case: CaseInfo, ctx: RankContext, subject: Any) -> Callable[..., torch.Tensor]:
+        """The function under test: called with the case's inputs, and what a traced mode traces.
+
+        ``subject`` is the adapter of the subject under test, or None for torch's own family.
+        """
 
     def build_control(self, control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Callable[..., torch.Tensor]:
         """The same with a control's implementation in the subject's place."""

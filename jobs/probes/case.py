@@ -14,19 +14,24 @@ from jobs.contract import CaseInfo
 
 P = TypeVar("P")
 
+LOSS_SCALE = 1024.0
+"""The factor of a scaled loss: a power of two, so that every type stays exact."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
     """One tensor that a case hands in, as data: what the ranks and the oracle make it from.
 
-    drawn   the shape that values are drawn for; a 1 where ``shape`` has more means that they repeat along it
-    role    ``input`` (needs a gradient), ``frozen`` (an input that needs none) or ``cotangent`` (an incoming gradient)
+    drawn    the shape that values are drawn for; a 1 where ``shape`` has more means that they repeat along it
+    role     ``input`` (needs a gradient), ``frozen`` (an input that needs none) or ``cotangent`` (an incoming gradient)
+    strides  how it lies in memory: contiguous · transposed · expanded · offset (a window into a wider tensor)
     """
 
     name: str
     role: str
     shape: tuple[int, ...]
     drawn: tuple[int, ...]
+    strides: str = "contiguous"
 
 
 def case_id(family: str, probe: str, params: Any, shown: tuple[str, ...], hidden: tuple[str, ...] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Runs inside a runtime: exchange cases on forked ranks over gloo, compared with the oracle; prints JSON.
+"""Runs inside a runtime: exchange cases on forked ranks, compared with the oracle; prints JSON.
 
     python exchange_ranks.py WORLD_SIZE reference|mutants|loops|CHECKOUT
 
@@ -12,36 +12,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
-import pickle
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from jobs import oracle, probes
 from jobs.contract import CaseInfo
-from jobs.probes.case import input_key
-from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, LOSS_SCALE, params_of
+from jobs.probes.case import LOSS_SCALE, input_key
+from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, params_of
 from jobs.subject import load_adapter
-from jobs.subject.base import RankContext, Unsupported
+from jobs.subject.base import RankContext
 from jobs.values import dyadic
-
-Build = Callable[[CaseInfo, RankContext], Any]
+from tests.jobs.forked import Build, run
 
 
 def main() -> None:
     world_size, what = int(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
-    cases = [case for case in probes.catalogue() if case.runs_at(world_size)]
+    cases = [case for case in probes.catalogue() if case.family == "exchange" and case.runs_at(world_size)]
     if what == "loops":
         answer = {case.id: loops(case, world_size) for case in cases if case.expect == "values"}
     else:
         names, builds, units = plan(what, cases)
-        answer = dict(zip(names, run(world_size, units, builds), strict=True))
+        answer = dict(zip(names, run(world_size, zip(units, builds, strict=True)), strict=True))
     sys.stdout.write(json.dumps(answer))
 
 
@@ -66,82 +61,6 @@ def plan(what: str, cases: list[CaseInfo]) -> tuple[list[str], list[Build], list
     subject.load(what)
     assert subject.version() == "0.3"
     return [case.id for case in cases], [lambda case, ctx: module.build(case, ctx, subject)] * len(cases), cases
-
-
-def run(world_size: int, units: list[CaseInfo], builds: list[Build]) -> list[Any]:
-    pipes, children = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for rank in range(world_size):
-            read, write = os.pipe()
-            child = os.fork()
-            if child == 0:
-                answers = [one(case, build, ctxs) for ctxs in [join(rank, world_size, folder)] for case, build in
-                           zip(units, builds, strict=True)]  # fmt: skip
-                with os.fdopen(write, "wb") as pipe:
-                    pickle.dump(answers, pipe)
-                os._exit(0)
-            os.close(write)
-            pipes.append(read)
-            children.append(child)
-        ranks = []
-        for read in pipes:
-            with os.fdopen(read, "rb") as pipe:
-                ranks.append(pickle.load(pipe))  # noqa: S301 - from our own child
-        for child in children:
-            os.waitpid(child, 0)
-    return [judge(case, world_size, [rank[index] for rank in ranks]) for index, case in enumerate(units)]
-
-
-def join(rank: int, world_size: int, folder: str) -> dict[int, RankContext]:
-    store = dist.FileStore(f"{folder}/store", world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    contexts = {}
-    for size in {size for size in (2, 4) if size < world_size} | {world_size}:
-        first = rank - rank % size
-        groups = [dist.new_group(list(range(start, start + size))) for start in range(0, world_size, size)]
-        ranks = tuple(range(first, first + size))
-        contexts[size] = RankContext(rank, world_size, "gloo", size, rank - first, groups[rank // size], ranks)
-    return contexts
-
-
-def one(case: CaseInfo, build: Build, contexts: dict[int, RankContext]) -> tuple[str, dict[tuple[str, str], Any]]:
-    kept: dict[tuple[str, str], Any] = {}
-    ctx = contexts[case.sp or max(contexts)]
-
-    def keep(role: str, name: str, tensor: Any) -> None:
-        kept[role, name] = None if tensor is None else tensor.detach().double().clone()
-
-    try:
-        probes.module("exchange").exercise(case, ctx, build(case, ctx), keep)
-    except Unsupported as reason:
-        return f"unsupported: {reason}", kept
-    except Exception as error:  # noqa: BLE001 - whatever was raised is the answer
-        return f"raised {type(error).__name__}: {error}", kept
-    return "ok", kept
-
-
-def judge(case: CaseInfo, world_size: int, ranks: list[tuple[str, dict[tuple[str, str], Any]]]) -> Any:
-    statuses = sorted({status for status, _ in ranks})
-    if all(status.startswith("raised") for status in statuses) and case.expect == "refusal":
-        return "refused"
-    if statuses != ["ok"]:
-        return statuses[0] if len(statuses) == 1 else statuses
-    wrong, along, moved = set(), 0.0, 0.0
-    for truth in oracle.expected(case, world_size):
-        kept = ranks[truth.rank][1]
-        if truth.role == "fd":
-            gradient = kept["grad", truth.name]
-            along += float((gradient * truth.tensor).sum()) if gradient is not None else 0.0
-            moved += float(kept["fd", "loss"]) if truth.name == "x" else 0.0
-        elif not same(kept[truth.role, truth.name], truth.tensor):
-            wrong.add(truth.role)
-    return sorted(wrong | ({"fd"} if along != moved else set()))
-
-
-def same(got: Any, truth: Any) -> bool:
-    if got is None or truth is None:
-        return got is None and truth is None
-    return bool(got.shape == truth.shape and torch.equal(got, truth.double()))
 
 
 SLOPES: dict[str, Callable[[float, dict[str, float]], float]] = {

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jobs.contract import CaseInfo, ControlInfo
+from jobs.probes import passes
 from jobs.probes.exchange import mutants
-from jobs.probes.exchange.inputs import make
-from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, LOSS_SCALE, Exchange, params_of
+from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, Exchange, params_of
+from jobs.probes.passes import Function
 from jobs.subject.base import Operation, RankContext, Subject
 
 if TYPE_CHECKING:
     from jobs.probes import Emit
-
-Function = Callable[..., torch.Tensor]
 
 
 def build(case: CaseInfo, ctx: RankContext, subject: Subject) -> Function:
@@ -69,64 +67,4 @@ def _after(operation: Operation, first: Operation) -> Function:
 
 def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
     """One complete pass: fresh inputs, forward, backward, central difference; nothing is kept."""
-    params = params_of(case)
-    specs = params.tensors(ctx.world_size, ctx.sp_rank)
-    made = make(case, ctx)
-    arguments = [spec.name for spec in specs if spec.role != "cotangent"]
-    y = function(*(made[name] for name in arguments))
-    emit("output", "y", y)
-    if case.expect == "refusal":
-        return
-    if y.requires_grad:
-        _backward(params, y, made)
-        if params.loss == "accumulate":
-            again = function(*(made[name] for name in arguments))
-            emit("output", "y2", again)
-            again.backward(made["w2"])
-    for spec in specs:
-        if spec.role != "cotangent":
-            emit("grad", spec.name, made[spec.name].grad)
-        emit("cotangent" if spec.role == "cotangent" else "input", spec.name, made[spec.name])
-    if params.loss not in ("forward_only", "none") and not _is_traced(function):
-        emit("fd", "loss", _central_difference(case, ctx, function, arguments))
-
-
-def _backward(params: Exchange, y: torch.Tensor, made: dict[str, torch.Tensor]) -> None:
-    """The first backward of the case's loss; where y needs no gradient, the caller reports its absence instead."""
-    if params.loss in ("weighted", "accumulate"):
-        y.backward(made["w"])
-    elif params.loss != "forward_only":
-        _loss(params, y, made).backward()
-
-
-def _loss(params: Exchange, y: torch.Tensor, made: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The loss as a number."""
-    if params.loss == "weighted":
-        return (y * made["w"]).sum()
-    if params.loss == "accumulate":
-        return (y * made["w"]).sum() + (y * made["w2"]).sum()
-    square = (y * y).sum()
-    if params.loss == "shared":
-        return square + (y * made["w"]).sum()
-    return square * LOSS_SCALE if params.loss == "scaled" else square
-
-
-def _central_difference(case: CaseInfo, ctx: RankContext, function: Function, arguments: list[str]) -> torch.Tensor:
-    """This rank's [L(x + v) - L(x - v)] / 2 from the function's own forward.
-
-    A step of 1 is right and not coarse: every loss here is at most quadratic in x, where the central difference is
-    the derivative for any step, and with dyadic values nothing is rounded on the way.
-    """
-    params = params_of(case)
-    losses = []
-    for step in (1, -1):
-        made = make(case, ctx, step)
-        with torch.no_grad():
-            y = function(*(made[name] for name in arguments)).double()
-        losses.append(_loss(params, y, {name: tensor.detach().double() for name, tensor in made.items()}))
-    return (losses[0] - losses[1]) / 2
-
-
-def _is_traced(function: Function) -> bool:
-    # A central difference asks about derivative against forward; traced, it would cost compilations and say no more.
-    return hasattr(function, "_torchdynamo_orig_callable")
+    passes.exercise(case, ctx, params_of(case), function, emit)

@@ -12,7 +12,6 @@ DIM0_SHAPE = (2, 4, 4)
 FEATURES = 4
 LAYER_BEFORE, LAYER_AFTER = 0.5, 4.0
 """The factors of a traced layer around an exchange: powers of two, so that every type stays exact."""
-LOSS_SCALE = 1024.0
 
 HEADS: dict[str, Callable[[int], int]] = {
     "ranks": lambda p: p,
@@ -124,4 +123,4 @@ def params_of(case: CaseInfo) -> Exchange:
 def _spec(name: str, role: str, shape: tuple[int, ...], strides: str) -> TensorSpec:
     # An expanded tensor repeats along its last but one dimension.
     drawn = (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
-    return TensorSpec(name, role, shape, drawn)
+    return TensorSpec(name, role, shape, drawn, strides)

@@ -1,14 +1,16 @@
-"""The tensors that a rank hands to an exchange: values as the case defines them, laid out in memory as it asks."""
+"""The tensors that a rank hands in: values as the case defines them, laid out in memory as their specs ask.
+
+On the straight line this stands inside jobs, under every family that exercises a function of a rank's tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from jobs.contract import CaseInfo
 from jobs.probes.case import TensorSpec, direction_key, input_key
-from jobs.probes.exchange.shapes import Exchange, params_of
 from jobs.subject.base import RankContext
 from jobs.values import dtype_of, dyadic
 
@@ -43,22 +45,18 @@ STRIDES: dict[str, Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]] = {
 }
 
 
-def make(case: CaseInfo, ctx: RankContext, step: int = 0) -> dict[str, torch.Tensor]:
+def make(case: CaseInfo, ctx: RankContext, specs: Sequence[TensorSpec], step: int = 0) -> dict[str, torch.Tensor]:
     """Fresh tensors by name: leaves that need a gradient, leaves that need none, and cotangents.
 
     ``step`` moves the first kind that many times along its direction. Values stay exact: the sum of two dyadic values
     fits in the eight bits of a bfloat16.
     """
-    params = params_of(case)
-    return {spec.name: _tensor(case, params, spec, ctx, step) for spec in params.tensors(ctx.world_size, ctx.sp_rank)}
+    return {spec.name: _tensor(case, spec, ctx, step) for spec in specs}
 
 
-def _tensor(case: CaseInfo, params: Exchange, spec: TensorSpec, ctx: RankContext, step: int) -> torch.Tensor:
+def _tensor(case: CaseInfo, spec: TensorSpec, ctx: RankContext, step: int) -> torch.Tensor:
     drawn = dyadic(input_key(case, spec.name, ctx.rank), spec.drawn, torch.float64)
     if step and spec.role == "input":
         drawn = drawn + step * dyadic(direction_key(case, spec.name, ctx.rank), spec.drawn, torch.float64)
-    strides = {"cotangent": params.cotangent, "input": params.input, "frozen": params.input}[spec.role]
-    if spec.name == "u":
-        strides = "contiguous"
-    tensor = STRIDES[strides](drawn.to(dtype_of(case.dtype)).to(ctx.device), spec.shape)
+    tensor = STRIDES[spec.strides](drawn.to(dtype_of(case.dtype)).to(ctx.device), spec.shape)
     return tensor.detach().requires_grad_(spec.role == "input")

@@ -1,0 +1,112 @@
+"""One complete pass over a function of a rank's tensors: forward, backward, and a look at what became of the inputs.
+
+On the straight line this stands inside jobs, under the families whose cases are such a function with a loss behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from jobs.contract import CaseInfo
+from jobs.probes.case import LOSS_SCALE, TensorSpec
+from jobs.probes.inputs import make
+from jobs.subject.base import RankContext
+
+if TYPE_CHECKING:
+    from jobs.probes import Emit
+
+Function = Callable[..., torch.Tensor]
+
+
+class Params(Protocol):
+    """What a pass has to know of a case.
+
+    loss  square (Σy²) · sum (Σy) · weighted (a random incoming gradient) · scaled (Σy² times a power of two) · shared
+          (one activation, two losses) · accumulate (two passes into one gradient) · frozen (as square) · forward_only
+          (no backward: the gradient stays absent) · none (no derivative exists)
+    """
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss."""
+
+    def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
+        """What the rank at ``place`` of its group hands in: inputs in the order of the arguments, then cotangents."""
+
+
+def exercise(case: CaseInfo, ctx: RankContext, params: Params, function: Function, emit: Emit) -> None:
+    """Fresh inputs, forward, backward, central difference; nothing is kept."""
+    specs = params.tensors(ctx.world_size, ctx.sp_rank)
+    made = make(case, ctx, specs)
+    arguments = [spec.name for spec in specs if spec.role != "cotangent"]
+    y = function(*(made[name] for name in arguments))
+    emit("output", "y", _plain(y))
+    if case.expect == "refusal":
+        return
+    if y.requires_grad:
+        _backward(params, y, made)
+        if params.loss == "accumulate":
+            again = function(*(made[name] for name in arguments))
+            emit("output", "y2", _plain(again))
+            again.backward(made["w2"])
+    for spec in specs:
+        if spec.role != "cotangent":
+            gradient = made[spec.name].grad
+            emit("grad", spec.name, None if gradient is None else _plain(gradient))
+        emit("cotangent" if spec.role == "cotangent" else "input", spec.name, made[spec.name])
+    # It asks about derivative against forward; traced, it would cost compilations and say no more.
+    if params.loss not in ("forward_only", "none") and not is_traced(function):
+        emit("fd", "loss", _central_difference(case, ctx, params, function, arguments))
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    # What torch's functional collectives return may still be on its way, in a wrapper without memory of its own: a
+    # copy is a tensor like any other.
+    return tensor.detach().clone()
+
+
+def _backward(params: Params, y: torch.Tensor, made: dict[str, torch.Tensor]) -> None:
+    """The first backward of the case's loss; where y needs no gradient, the caller reports its absence instead."""
+    if params.loss in ("weighted", "accumulate"):
+        y.backward(made["w"])
+    elif params.loss != "forward_only":
+        _loss(params, y, made).backward()
+
+
+def _loss(params: Params, y: torch.Tensor, made: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The loss as a number."""
+    if params.loss == "sum":
+        return y.sum()
+    if params.loss == "weighted":
+        return (y * made["w"]).sum()
+    if params.loss == "accumulate":
+        return (y * made["w"]).sum() + (y * made["w2"]).sum()
+    square = (y * y).sum()
+    if params.loss == "shared":
+        return square + (y * made["w"]).sum()
+    return square * LOSS_SCALE if params.loss == "scaled" else square
+
+
+def _central_difference(
+    case: CaseInfo, ctx: RankContext, params: Params, function: Function, arguments: list[str]
+) -> torch.Tensor:
+    """This rank's [L(x + v) - L(x - v)] / 2 from the function's own forward.
+
+    A step of 1 is right and not coarse: every loss here is at most quadratic in x, where the central difference is
+    the derivative for any step, and with dyadic values nothing is rounded on the way.
+    """
+    losses = []
+    for step in (1, -1):
+        made = make(case, ctx, params.tensors(ctx.world_size, ctx.sp_rank), step)
+        with torch.no_grad():
+            y = function(*(made[name] for name in arguments)).double()
+        losses.append(_loss(params, y, {name: tensor.detach().double() for name, tensor in made.items()}))
+    return (losses[0] - losses[1]) / 2
+
+
+def is_traced(function: Function) -> bool:
+    """Whether ``function`` is to be traced when it is called."""
+    return hasattr(function, "_torchdynamo_orig_callable")

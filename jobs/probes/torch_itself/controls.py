@@ -1,0 +1,106 @@
+"""The controls of family ``torch-itself`` as data: implementations of ours whose verdict is known beforehand.
+
+References must agree, mutants must be caught, each on the inputs and the oracle of one case. If one misbehaves, the
+family's cells say nothing about torch. The implementations are in ``mutants``; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from jobs.contract import ControlInfo
+from jobs.probes.torch_itself.cases import (
+    AUTOGRAD,
+    BUFFER,
+    EAGER,
+    FAMILY,
+    FUNCTIONAL,
+    NN,
+    STRIDED_GRADIENT,
+    SUBGROUP,
+    WEIGHTED,
+    Values,
+    catalogue,
+    id_of,
+)
+from jobs.probes.torch_itself.shapes import AGGREGATION
+
+AGREE = ("agree",)
+MUTANTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "zeroed": (("zero_gradient",), "the gradient is zero"),
+    "times_ranks": (("scaled",), "the gradient is multiplied by the number of ranks"),
+    "over_ranks": (("scaled",), "the gradient is divided by the number of ranks"),
+    "own_alone": (("mismatch",), "the backward forgets the other ranks: each keeps its part of its own gradient"),
+    "last_left_out": (("mismatch",), "what the last rank sends back is left out of the sum"),
+    "last_part_zeroed": (("partial_zero",), "the part of the gradient that belongs to the last rank is zero"),
+    "on_every_rank": (("mismatch",), "the source's gradient is there on every rank"),
+    "swapped": (("permuted",), "two dimensions of the gradient are swapped"),
+    "stale": (("mismatch",), "the gradient is what a buffer held before"),
+    "not_a_number": (("mismatch",), "one element of the gradient is NaN"),
+    "detached": (("no_gradient",), "the output is detached from the input"),
+    "averaged": (("forward_mismatch",), "the output is divided by the number of ranks"),
+    "wrong_shape": (("wrong_shape",), "the output has its first two dimensions merged"),
+    "input_mutated": (("mutated",), "the input is changed in place"),
+    "cotangent_mutated": (("mutated",), "the incoming gradient is changed in place"),
+    "own_loss_alone": (("scaled",), "each rank's loss counts alone in the gradient, not all of them"),
+    "mean_of_means": (("forward_mismatch",), "every rank's mean counts alike, however many tokens it has"),
+}
+"""Per mutant, the verdicts that are right for it, and what it does."""
+
+TRACED = ("aot_eager", "inductor")
+DIM0: Values = {"api": BUFFER}
+UNEVEN: Values = {"api": AUTOGRAD, **WEIGHTED, "splits": "uneven"}
+UNEVEN_LOSS: Values = {"recipe": "all_reduce", "tokens": "uneven", "dtype": "float32"}
+EMPTY_LOSS: Values = {"recipe": "all_gather", "tokens": "one_empty", "dtype": "float32", **WEIGHTED}
+
+ROWS: tuple[tuple[str, Values, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("dim0", DIM0, TRACED, ("traced_reference",)),
+    ("dim0", {**DIM0, **STRIDED_GRADIENT}, EAGER, ("reference", "zeroed", "swapped", "cotangent_mutated")),
+    ("all_to_all", UNEVEN, EAGER, ("reference",)),
+    ("all_reduce", DIM0, ("aot_eager",), ("traced_reference",)),
+    (
+        "all_reduce",
+        {"api": FUNCTIONAL, **STRIDED_GRADIENT, "input": "offset"},
+        EAGER,
+        ("reference", "own_alone", "times_ranks", "detached", "averaged"),
+    ),
+    (
+        "all_gather",
+        {"api": NN, **STRIDED_GRADIENT},
+        EAGER,
+        ("reference", "last_left_out", "stale", "over_ranks", "not_a_number"),
+    ),
+    ("all_gather", {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP}, EAGER, ("reference", "own_alone")),
+    (
+        "reduce_scatter",
+        {"api": NN, **STRIDED_GRADIENT, "dtype": "float64"},
+        EAGER,
+        ("reference", "last_part_zeroed", "input_mutated"),
+    ),
+    ("broadcast", {"api": NN}, EAGER, ("wrong_shape",)),
+    ("broadcast", {"api": NN, **STRIDED_GRADIENT, "dtype": "float64"}, EAGER, ("reference", "on_every_rank")),
+    (AGGREGATION, EMPTY_LOSS, EAGER, ("reference",)),
+    (AGGREGATION, UNEVEN_LOSS, EAGER, ("own_loss_alone", "mean_of_means")),
+)
+"""Probe, the parameters of the case that they stand on, modes, implementations."""
+
+
+@lru_cache
+def controls() -> tuple[ControlInfo, ...]:
+    """Every control of the family."""
+    known = {case.id for case in catalogue()}
+    made = []
+    for probe, values, modes, names in ROWS:
+        case = id_of(probe, values)
+        if case not in known:
+            raise ValueError(f"controls of {probe} stand on a case that does not exist: {case}")
+        for name in names:
+            expected, summary = MUTANTS.get(name, (AGREE, "an implementation of ours that is right"))
+            suffix = f"[sp={values['sp']}]" if "sp" in values else ""
+            made.append(ControlInfo(f"{FAMILY}/{probe}.{name}{suffix}", FAMILY, case, modes, tuple(expected), summary))
+    return tuple(made)
+
+
+def implementation_of(control: ControlInfo) -> str:
+    """The name of the control's implementation in ``mutants``."""
+    return control.id.partition(".")[2].partition("[")[0]
