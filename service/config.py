@@ -84,6 +84,7 @@ class Settings(BaseSettings):
     deadlines           seconds per case, compilation, import, job and attempt
     keep_package_cache  whether downloaded packages are kept for the next runtime
     disk_spare_bytes    what building a runtime must leave free
+    parallel_builds     runtimes that are built at once, where the disk has room for them
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -102,6 +103,7 @@ class Settings(BaseSettings):
     deadlines: Deadlines = Field(default_factory=Deadlines)
     keep_package_cache: bool = True
     disk_spare_bytes: Annotated[int, Field(ge=0)] = 2**30
+    parallel_builds: Annotated[int, Field(gt=0)] = 2
 
     @property
     def slots(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.contract import MODES, TRANSPORTS, WORLD_SIZES, CaseInfo
+from jobs.contract import MODES, TORCH, TORCH_FAMILY, TRANSPORTS, WORLD_SIZES, CaseInfo
 from service.errors import UsageError, nearest
 from service.globs import matches
 
@@ -59,6 +59,7 @@ class Plan:
 class _Point(NamedTuple):
     checkout: Checkout
     runtime: RuntimeSpec
+    transport: str
     world_size: int
     case: CaseInfo
     mode: str
@@ -67,6 +68,7 @@ class _Point(NamedTuple):
 AXES: dict[str, Callable[[_Point], tuple[str, ...]]] = {
     "checkout": lambda p: (p.checkout.label, p.checkout.digest),
     "torch": lambda p: (p.runtime.torch, p.runtime.name),
+    "transport": lambda p: (p.transport,),
     "world_size": lambda p: (str(p.world_size),),
     "family": lambda p: (p.case.family,),
     "case": lambda p: (p.case.id, p.case.id.partition("[")[0]),
@@ -78,7 +80,7 @@ AXES: dict[str, Callable[[_Point], tuple[str, ...]]] = {
 def plan(
     checkouts: Sequence[Checkout],
     runtimes: Sequence[RuntimeSpec],
-    transport: str,
+    transports: Sequence[str],
     world_sizes: Sequence[int],
     cases: Sequence[CaseInfo],
     modes: Sequence[str],
@@ -90,11 +92,12 @@ def plan(
 
     An inclusion is stronger than every exclusion, and may name a world size or a mode that the axes leave out: that
     is how one runtime gets one more mode. On the axes that it does not name it is held to what was asked for.
-    A case exists only in its own modes and at the world sizes that hold its sequence-parallel size.
-    Raises UsageError on unknown values, on rules that fit nothing, and when no cell remains.
+    A case exists only in its own modes, over its own transports and at the world sizes that hold its
+    sequence-parallel size; those of torch's own family exist for the subject torch alone, and no others do.
+    Raises UsageError on unknown values, on rules that fit nothing, and when no cell of a checkout remains.
     """
-    _check_axes(checkouts, runtimes, transport, world_sizes, cases, modes)
-    space = [_Point(*point) for point in product(checkouts, runtimes, WORLD_SIZES, cases, MODES)]
+    _check_axes(checkouts, runtimes, transports, world_sizes, cases, modes)
+    space = [_Point(*point) for point in product(checkouts, runtimes, transports, WORLD_SIZES, cases, MODES)]
     space = list({_key(point): point for point in space if _exists(point)}.values())  # no cell twice
     for rule in (*include, *exclude):
         _check_rule(rule, space)
@@ -102,21 +105,43 @@ def plan(
     if include:
         kept = set(map(_key, chosen))
         chosen = [p for p in space if _key(p) in kept or any(_included(r, p, world_sizes, modes) for r in include)]
-    if not chosen:
-        raise UsageError(
-            "nothing to run: no case that was asked for exists in mode "
-            f"{', '.join(modes)} at world size {', '.join(map(str, world_sizes))} and outside every exclusion"
-        )
+    for checkout in checkouts:
+        if not chosen or not any(_has(checkout, case) for case in cases):
+            raise UsageError(
+                f"nothing to run for {checkout.label}: {_why(checkout, cases, transports, world_sizes, modes)}"
+            )
     wanted = {(point.case.id, point.case.version) for point in chosen}
-    return Plan(tuple(_jobs(chosen, transport)), tuple(c for c in cases if (c.id, c.version) in wanted))
+    return Plan(tuple(_jobs(chosen)), tuple(c for c in cases if (c.id, c.version) in wanted))
 
 
 def _exists(point: _Point) -> bool:
-    return point.mode in point.case.modes and point.case.runs_at(point.world_size)
+    case = point.case
+    there = _has(point.checkout, case) and point.transport in case.transports
+    return there and point.mode in case.modes and case.runs_at(point.world_size)
 
 
-def _key(p: _Point) -> tuple[str, str, int, str, int, str]:
-    return (p.checkout.digest, p.runtime.digest, p.world_size, p.case.id, p.case.version, p.mode)
+def _has(checkout: Checkout, case: CaseInfo) -> bool:
+    return (checkout.subject == TORCH) == (case.family == TORCH_FAMILY)
+
+
+def _why(
+    checkout: Checkout,
+    cases: Sequence[CaseInfo],
+    transports: Sequence[str],
+    world_sizes: Sequence[int],
+    modes: Sequence[str],
+) -> str:
+    """Why a checkout has no cell."""
+    if not any(_has(checkout, case) for case in cases):
+        return f"no such case is of it; family {TORCH_FAMILY} is of the subject {TORCH}, and of no other"
+    return (
+        f"no case that was asked for exists over {', '.join(transports)} in mode {', '.join(modes)} at world size "
+        f"{', '.join(map(str, world_sizes))} and outside every exclusion"
+    )
+
+
+def _key(p: _Point) -> tuple[str, str, str, int, str, int, str]:
+    return (p.checkout.digest, p.runtime.digest, p.transport, p.world_size, p.case.id, p.case.version, p.mode)
 
 
 def _under(rule: Rule, point: _Point) -> bool:
@@ -136,20 +161,20 @@ def _included(rule: Rule, point: _Point, world_sizes: Sequence[int], modes: Sequ
     return size_fits and ("mode" in rule or point.mode in modes) and _under(rule, point)
 
 
-def _jobs(points: Sequence[_Point], transport: str) -> Iterator[PlannedJob]:
-    """The points as jobs, in their order: by checkout, runtime, world size."""
-    jobs: dict[tuple[str, str, int], list[PlannedCell]] = {}
+def _jobs(points: Sequence[_Point]) -> Iterator[PlannedJob]:
+    """The points as jobs, in their order: by checkout, runtime, transport, world size."""
+    jobs: dict[tuple[str, str, str, int], list[PlannedCell]] = {}
     for point in points:
-        cells = jobs.setdefault((point.checkout.digest, point.runtime.digest, point.world_size), [])
-        cells.append(PlannedCell(point.case.id, point.case.version, point.mode))
-    for (checkout, runtime, world_size), cells in jobs.items():
-        yield PlannedJob(checkout, runtime, transport, world_size, tuple(cells))
+        place = (point.checkout.digest, point.runtime.digest, point.transport, point.world_size)
+        jobs.setdefault(place, []).append(PlannedCell(point.case.id, point.case.version, point.mode))
+    for place, cells in jobs.items():
+        yield PlannedJob(*place, tuple(cells))
 
 
 def _check_axes(
     checkouts: Sequence[Checkout],
     runtimes: Sequence[RuntimeSpec],
-    transport: str,
+    transports: Sequence[str],
     world_sizes: Sequence[int],
     cases: Sequence[CaseInfo],
     modes: Sequence[str],
@@ -157,6 +182,7 @@ def _check_axes(
     axes: dict[str, Sequence[object]] = {
         "checkout": checkouts,
         "runtime": runtimes,
+        "transport": transports,
         "world size": world_sizes,
         "case": cases,
         "mode": modes,
@@ -165,7 +191,7 @@ def _check_axes(
         if not values:
             raise UsageError(f"no {name} was asked for")
     known: dict[str, tuple[Sequence[object], Sequence[object]]] = {
-        "transport": ([transport], TRANSPORTS),
+        "transport": (transports, TRANSPORTS),
         "world size": (world_sizes, WORLD_SIZES),
         "mode": (modes, MODES),
     }

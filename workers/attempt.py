@@ -16,7 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.contract import PHASE_JOB, PHASE_RANKS, PHASE_STARTS, AttemptSpec, CaseInfo, ControlInfo, JobSpec
+from jobs.contract import (
+    PHASE_CONTROLS,
+    PHASE_JOB,
+    PHASE_RANKS,
+    PHASE_STARTS,
+    TORCH,
+    AttemptSpec,
+    CaseInfo,
+    ControlInfo,
+    JobSpec,
+)
 from service import store
 from service.cases import CaseCatalogue
 from service.catalog import RuntimeSpec
@@ -85,6 +95,7 @@ class Attempt:
         self._control_results: list[ControlResult] = []
         self._control_faults: dict[tuple[str, str, int], tuple[str, ...]] = {}
         self._process: Process | None = None
+        self._in_cells = False
         self._reason = ""
         self._guard = threading.Lock()
 
@@ -222,12 +233,18 @@ class Attempt:
         # Sums are not steps, and a phase without duration is only a mark in the stream.
         if current is not None and phase.seconds > 0 and phase.name not in (PHASE_RANKS, PHASE_STARTS):
             self._listener(events.PhaseDone(current.claimed.job, phase.name, phase.seconds))
+        if phase.name == PHASE_CONTROLS and self.claim.subject == TORCH:
+            self._enter_cells(0.0)
 
     def _on_subject(self, subject: collect.SubjectLoaded) -> None:
         self._facts["subject"] = {**subject.facts, "version": subject.version, "seconds": subject.seconds}
+        self._enter_cells(subject.seconds)
+
+    def _enter_cells(self, seconds: float) -> None:
+        self._in_cells = True
         for job in self._jobs.values():
             if job.began and not job.over:
-                self._listener(events.PhaseDone(job.claimed.job, events.LAST_PHASE, subject.seconds))
+                self._listener(events.PhaseDone(job.claimed.job, events.LAST_PHASE, seconds))
 
     def _on_control(self, done: collect.ControlDone) -> None:
         control = self._controls[done.control]
@@ -297,7 +314,7 @@ class Attempt:
                 len(job.claimed.cells),
             )
         )
-        if "subject" in self._facts:  # imported already, for the container's job before
+        if self._in_cells:  # so far already, for the container's job before
             self._listener(events.PhaseDone(job.claimed.job, events.LAST_PHASE, 0.0))
 
     def _accept(self, job: _Job, done: collect.CaseDone, judgement: Judgement) -> None:

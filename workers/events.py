@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 LAST_PHASE = "subject"
-"""The last step before cells: the subject is imported."""
+"""The last step before cells: the subject, if there is one, is imported."""
 
 
 @dataclass(frozen=True)

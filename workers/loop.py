@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
+from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -17,7 +18,7 @@ from service.broker import Broker, LocalBroker
 from service.cases import CaseCatalogue, catalogue
 from service.catalog import RuntimeSpec
 from service.catalog import load as load_catalog
-from service.claims import BEAT_S, KILL_S, HostView
+from service.claims import BEAT_S, KILL_S, Choice, Choose, HostView, LeaseView, QueuedJob
 from service.config import Settings
 from service.db import Database
 from service.policy import Policy, load_policy
@@ -45,10 +46,12 @@ class Loop:
         broker: Broker,
         listener: events.Listener,
         only: int | None = None,
+        jobs: frozenset[int] | None = None,
     ) -> None:
+        """``only`` limits it to what one submission waits for, ``jobs`` to these jobs."""
         self._settings, self._database = settings, database
         self._host, self._executor, self._broker = host, executor, broker
-        self._listener, self._only = listener, only
+        self._listener, self._only, self._jobs = listener, only, jobs
         self._catalogue: CaseCatalogue = catalogue()
         self._policy: Policy = load_policy()
         self._runtimes: dict[str, RuntimeSpec] = {spec.digest: spec for spec in load_catalog(settings).runtimes}
@@ -87,7 +90,7 @@ class Loop:
     def _claim(self) -> bool:
         """Claim once; whether something was claimed, so that there may be more."""
         with self._database.session() as session:
-            claim = store.claim(session, self._host, choose, only=self._only)
+            claim = store.claim(session, self._host, among(self._jobs), only=self._only)
         if claim is None:
             return False
         attempt = self._attempt(claim)
@@ -145,6 +148,15 @@ class Loop:
         self._running.clear()
 
 
+def among(jobs: Container[int] | None) -> Choose:
+    """The usual choice, from these jobs of the queue only; from all of it where ``jobs`` is None."""
+
+    def choice(queue: Sequence[QueuedJob], host: HostView, leases: Sequence[LeaseView], now: datetime) -> Choice:
+        return choose([job for job in queue if jobs is None or job.id in jobs], host, leases, now)
+
+    return choice
+
+
 def run_embedded(
     settings: Settings,
     database: Database,
@@ -153,15 +165,18 @@ def run_embedded(
     listener: events.Listener,
     stop: threading.Event,
     broker: Broker | None = None,
+    jobs: frozenset[int] | None = None,
 ) -> None:
     """Work in this process until ``submission`` is done or ``stop`` is set; what is not done stays queued.
 
-    Raises the GradmatrixError that kept its containers from starting.
+    ``jobs`` are those of it that are taken on and waited for; all of them by default. Raises the GradmatrixError that
+    kept its containers from starting.
     """
 
     def done() -> bool:
         with database.read() as session:
-            return not store.submission(session, submission).live
+            view = store.submission(session, submission)
+        return not (view.live if jobs is None else any(job.live for job in view.jobs if job.id in jobs))
 
     loop = Loop(
         settings,
@@ -171,5 +186,6 @@ def run_embedded(
         broker=broker or LocalBroker(),
         listener=listener,
         only=submission,
+        jobs=jobs,
     )
     loop.run(stop, done, stopped="stopped by you")

@@ -40,7 +40,8 @@ _STALE_S = 24 * 3600.0
 class Checkout:
     """A subject at one exact content.
 
-    subject  the adapter that drives it: ``deepspeed``, or ``checkout`` for the one that it brings along
+    subject  the adapter that drives it: ``deepspeed``, or ``checkout`` for the one that it brings along; ``torch``, of
+             a tree without files, where only torch itself is asked about
     label    for people: ``deepspeed==0.18.3``, ``deepspeed@1f2e3d4c5b6a``, ``path:NAME``
     ref      the version, the full SHA, or nothing
     digest   sha256 over its sorted files; equal for equal files, wherever they came from
@@ -103,10 +104,16 @@ class Cache:
         except OSError as error:
             raise SubjectError(f"the cache in {self.folder} cannot be used: {error.strerror or error}") from None
 
-    def put(self, entries: Sequence[Entry], what: str, progress: Callable[[int], None] | None = None) -> Packed:
-        """Pack a tree under its digest."""
+    def put(
+        self,
+        entries: Sequence[Entry],
+        what: str,
+        progress: Callable[[int], None] | None = None,
+        subject: str | None = None,
+    ) -> Packed:
+        """Pack a tree under its digest. What drives it is told by its files, unless ``subject`` is given."""
         paths = {entry.path for entry in entries}
-        subject = next((adapter for mark, adapter in _MARKS if mark in paths), None)
+        subject = subject or next((adapter for mark, adapter in _MARKS if mark in paths), None)
         if subject is None:
             wanted = " nor ".join(mark for mark, _ in _MARKS)
             raise UnknownSubject(f"{what}: there is nothing to test in it: it holds neither {wanted}")

@@ -8,8 +8,7 @@ On the straight line this stands at the door of ``service.subjects``. The forms:
     git+/folder@REF                       the same, shorter
     1f2e3d4                               a commit of the default repository, by 7 to 40 hex digits
     ./folder  /folder  folder             a working tree
-
-A subject without a checkout (torch itself) would be one more kind here and one more branch in ``resolve``.
+    torch                                 torch itself: no checkout, only what is torch's own
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from jobs.contract import TORCH
 from service.config import Settings, local_path
 from service.errors import nearest
 from service.subjects.errors import UnknownSubject
 from service.subjects.git import REF, SHA
 
-Kind = Literal["release", "commit", "path"]
+Kind = Literal["release", "commit", "path", "torch"]
 Progress = Callable[[str, int, int | None], None]
 """What is being done, bytes done so far, and bytes in all where that is known."""
 
-KNOWN_NAMES = ("deepspeed",)
+KNOWN_NAMES = ("deepspeed", TORCH)
 """What an unknown name is compared with; any project that carries its own adapter is a subject too."""
 
 _EXPRESSION = re.compile(r"[~^:{}]|\.\.")
@@ -42,7 +42,12 @@ _EXPRESSION = re.compile(r"[~^:{}]|\.\.")
 _EVALUATED = "expressions such as HEAD~1 are not evaluated: git rev-parse says which SHA is meant"
 _AS_GIT = "a commit is named as git+https://HOST/OWNER/NAME@REF or git+/PATH@REF, REF being a branch, a tag or a SHA"
 
-FORMS = "NAME==VERSION (a release), git+URL@REF or 7 to 40 hex digits (a commit), or a folder as ./NAME or /NAME"
+_NO_VERSION = f"as a subject torch has no version: name it {TORCH}, and choose versions with --torch"
+
+FORMS = (
+    "NAME==VERSION (a release), git+URL@REF or 7 to 40 hex digits (a commit), a folder as ./NAME or /NAME, "
+    "or torch (what is torch's own)"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class SubjectRequest:
 def parse_subject(text: str, settings: Settings) -> SubjectRequest:
     """Raise UnknownSubject, which says what would be right, unless ``text`` is of one of the known forms."""
     text = text.strip()
+    if text == TORCH:
+        return SubjectRequest("torch", text, name=TORCH)
     if text.startswith("git+"):
         return _commit(text, settings)
     if text.startswith(("./", "../", "/", "~")) or text in (".", ".."):
@@ -79,6 +86,8 @@ def _hint(text: str) -> str:
         return f"{_EVALUATED}; right would be {FORMS}"
     if bare := re.match(r"[A-Za-z][A-Za-z0-9._-]*(?=\s*(?:[=<>~!@]|$))", text):
         name = canonicalize_name(bare[0])
+        if name == TORCH:
+            return _NO_VERSION
         if name in KNOWN_NAMES:
             return f"name one exact version: {name}==VERSION"
         return f"{nearest(name, KNOWN_NAMES).rstrip('?')}; right would be {FORMS}"
@@ -88,6 +97,8 @@ def _hint(text: str) -> str:
 
 
 def _release(text: str, name: str, version: str) -> SubjectRequest:
+    if canonicalize_name(name) == TORCH:
+        raise UnknownSubject(f"{text!r}: {_NO_VERSION}")
     try:
         exact = str(Version(version))
     except InvalidVersion:

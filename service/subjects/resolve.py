@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from packaging.utils import canonicalize_version
 
+from jobs.contract import TORCH
 from service.config import Settings
 from service.pip_config import pip_configuration
 from service.subjects.archive import read_archive
@@ -83,6 +84,10 @@ def _path(request: SubjectRequest, settings: Settings, progress: Progress) -> Ch
     return _checkout(packed, "path", what, "", {})
 
 
+def _torch(request: SubjectRequest, settings: Settings, progress: Progress) -> Checkout:
+    return _checkout(Cache(settings.home).put([], TORCH, subject=TORCH), "torch", TORCH, "", {})
+
+
 def _pack(cache: Cache, entries: Sequence[Entry], what: str, progress: Progress) -> Packed:
     total = sum(entry.size for entry in entries)
     return cache.put(entries, what, lambda done: progress(f"packing {what}", done, total))
@@ -96,4 +101,5 @@ _BY_KIND: dict[Kind, Callable[[SubjectRequest, Settings, Progress], Checkout]] =
     "release": _release,
     "commit": _commit,
     "path": _path,
+    "torch": _torch,
 }

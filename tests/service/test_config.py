@@ -108,6 +108,7 @@ def test_what_allows_a_repository_can_be_put_into_the_named_file_as_it_is(
     [
         ("GRADMATRIX_CPU_SLOT", "1", ["GRADMATRIX_CPU_SLOT is not known", "GRADMATRIX_CPU_SLOTS"]),
         ("GRADMATRIX_DEADLINES__CASES", "1", ["GRADMATRIX_DEADLINES__CASES is", "GRADMATRIX_DEADLINES__CASE_S"]),
+        ("GRADMATRIX_PARALLEL_BUILDS", "0", ["GRADMATRIX_PARALLEL_BUILDS", "greater than 0"]),
         ("GRADMATRIX_CPU_SLOTS", "many", ["GRADMATRIX_CPU_SLOTS", "integer"]),
         ("GRADMATRIX_DEADLINES__CASE_S", "soon", ["GRADMATRIX_DEADLINES__CASE_S", "number"]),
         ("GRADMATRIX_DEADLINES__CASE_S", "99999", ["case_s may not be above job_s"]),

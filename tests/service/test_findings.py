@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.compare import Finding, Row, sentences
+from service.edges import Known
+from service.imports import Import
 from service.verdicts import Verdict
 from tests.service.answers import DIM0, NEW, OLD, Cell, at
 
 OLDER, ODD = "deepspeed==0.9.5", "path:odd"
+CUSTOM_OP = "needs another torch: torch.library.custom_op"
 HEADS = "exchange/seq_head[layout=bshd]"
 
 
@@ -61,10 +64,10 @@ def test_transitions() -> None:
     assert along(("2.9.1", good), ("2.10.0", bad), ("2.11.0", bad)) == "torch 2.10.0 to 2.11.0; right up to 2.9.1"
     assert along(("2.9.1", bad), ("2.10.0", good)) == "torch 2.9.1 only; right from 2.10.0 on"
     assert along(("2.2.2", good), ("2.9.1", bad), ("2.10.0", good)) == (
-        "torch 2.9.1 only; right up to 2.2.2, right again from 2.10.0 on"
+        "torch 2.9.1 only; right up to 2.2.2 and from 2.10.0 on"
     )
     assert along(("2.2.2", bad), ("2.3.1", good), ("2.4.1", bad), ("2.10.0", bad), ("2.11.0", good)) == (
-        "torch 2.2.2; right from 2.3.1 on, then torch 2.4.1 to 2.10.0; right up to 2.3.1, right again from 2.11.0 on"
+        "torch 2.2.2 and 2.4.1 to 2.10.0; right on 2.3.1 and from 2.11.0 on"
     )
     assert along(("2.2.2", None), ("2.9.1", good), ("2.10.0", "unsupported"), ("2.11.0", bad)) == (
         "torch 2.11.0 only; right up to 2.9.1; no answer on 2.2.2 and 2.10.0"
@@ -94,6 +97,128 @@ def test_modes_that_differ_only_in_what_was_not_answered_share_a_sentence() -> N
     assert texts(rows) == [
         "deepspeed==0.18.3: zero gradient in traced exchange/dim0 (aot_eager, inductor; 2 ranks): "
         "torch 2.11.0 only; right up to 2.9.1; no answer in some cells on 2.2.2"
+    ]
+
+
+# -- beyond the submission -------------------------------------------------------------------------------------------
+
+FOURTEEN = (
+    *("2.2.2", "2.3.1", "2.4.1", "2.5.1", "2.6.0", "2.7.1", "2.8.0"),
+    *("2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"),
+)
+HEAD = "deepspeed==0.18.3: zero gradient in exchange/dim0 (eager; 2 ranks): "
+TRACED: dict[str, Any] = {"case": "torch-itself/dim0[implementation=a]", "mode": "aot_eager", "label": "torch"}
+
+
+def stored(said: str, **changes: Any) -> list[Row]:
+    """A row over the catalogue, a letter a version: right, bad, raised, no answer; a dash where it was not tried."""
+    verdicts = {".": "agree", "x": "zero_gradient", "o": "raised", "?": "unsupported"}
+    pairs = [(torch, verdicts[letter]) for torch, letter in zip(FOURTEEN, said, strict=True) if letter != "-"]
+    return [at(torch, verdict, number, **changes) for number, (torch, verdict) in enumerate(pairs, 100)]
+
+
+def beyond(own: list[Row], past: Sequence[Row], imports: Sequence[Import] = ()) -> list[str]:
+    return [finding.text for finding in sentences(own, Known(past, imports, FOURTEEN))]
+
+
+def test_a_run_on_one_version_knows_its_neighbours_from_earlier_runs() -> None:
+    own: list[Row] = [at("2.11.0", "zero_gradient", 7, **TRACED)]
+    head = "torch: zero gradient in traced torch-itself/dim0 (aot_eager; 2 ranks): "
+    assert beyond(own, stored(".........x....", **TRACED)) == [
+        f"{head}torch 2.11.0 only; right up to 2.10.0 and from 2.12.1 on"
+    ]
+    assert beyond(own, []) == [f"{head}on torch 2.11.0"]
+    assert beyond(own, stored("x.....xxx-----", **TRACED)) == [
+        f"{head}torch 2.2.2 and 2.8.0 to 2.11.0; right on 2.3.1 to 2.7.1; untried on 2.12.1 to 2.15.0"
+    ]
+    assert beyond(own, stored("o??....-------", **TRACED)) == [
+        f"{head}torch 2.11.0; right up to 2.8.0; another fault on 2.2.2; "
+        "untried on 2.9.1, 2.10.0 and 2.12.1 to 2.15.0; no answer on 2.3.1 and 2.4.1"
+    ]
+
+
+def test_several_transitions_over_the_whole_catalogue() -> None:
+    own: list[Row] = [at("2.10.0", "zero_gradient", 7)]
+    assert beyond(own, stored("x.....xxx.....")) == [
+        f"{HEAD}torch 2.2.2 and 2.8.0 to 2.10.0; right on 2.3.1 to 2.7.1 and from 2.11.0 on"
+    ]
+
+
+def test_only_what_the_submission_found_makes_a_sentence_and_a_cell_of_it_is_named() -> None:
+    past = stored(".........xx...")
+    assert beyond([at("2.9.1", "agree", 1)], past) == []
+    own: list[Row] = [at("2.9.1", "agree", 1), at("2.12.1", "zero_gradient", 2)]
+    (finding,) = sentences(own, Known(past, (), FOURTEEN))
+    assert (finding.cell, finding.cells) == (2, 1)
+    assert finding.text.endswith("torch 2.11.0 to 2.12.1; right up to 2.10.0 and from 2.13.0 on")
+    # Another fault that only the store knows is named beside this one, and in no sentence of its own.
+    assert beyond([at("2.12.1", "zero_gradient")], stored("o........ox...")) == [
+        f"{HEAD}torch 2.12.1 only; right up to 2.10.0 and from 2.13.0 on; another fault on 2.2.2 and 2.11.0"
+    ]
+
+
+def test_other_checkouts_of_the_store_do_not_appear() -> None:
+    own: list[Row] = [at("2.11.0", "zero_gradient")]
+    assert beyond(own, stored("..............", label=NEW)) == [f"{HEAD}on torch 2.11.0"]
+    # The same content under the name by which another submission asked for it is the same checkout.
+    renamed = [replace(row, label="path:fork") for row in stored("........-x...-")]  # type: ignore[type-var]
+    assert beyond(own, renamed) == [f"{HEAD}torch 2.11.0; right up to 2.9.1 and on 2.12.1 to 2.14.1; untried on 2.10.0"]
+
+
+def test_both_checkouts_of_a_submission_are_known_from_before() -> None:
+    own: list[Row] = [at("2.11.0", "zero_gradient", 1), at("2.11.0", "agree", 2, NEW)]
+    past = [*stored("........x-----"), *stored("........x-----", label=NEW)]
+    assert beyond(own, past) == [
+        f"{HEAD}torch 2.10.0 to 2.11.0; "
+        "right up to 2.9.1; untried on 2.12.1 to 2.15.0; "
+        "fixed in deepspeed==0.19.8 in 1 of 2 cells, the same fault in 1"
+    ]
+
+
+def test_a_checkout_that_was_never_asked_is_not_said_to_give_no_answer() -> None:
+    own: list[Row] = [at("2.11.0", "zero_gradient", 1, **TRACED), at("2.11.0", "mismatch", 2), at("2.9.1", "agree", 3)]
+    assert beyond(own, []) == [
+        "deepspeed==0.18.3: wrong gradient in exchange/dim0 (eager; 2 ranks): torch 2.11.0; right on 2.9.1; "
+        "untried on 2.10.0 and 2.12.1 to 2.15.0",
+        "torch: zero gradient in traced torch-itself/dim0 (aot_eager; 2 ranks): on torch 2.11.0, wherever it was tried",
+    ]
+
+
+def test_builds_of_one_version_that_differ_are_told() -> None:
+    def build(verdict: str, variant: str, torch: str = "2.11.0") -> Row:
+        return replace(at(torch, verdict), runtime=f"{torch}-{variant}")
+
+    own = [build("agree", "cpu"), build("zero_gradient", "index"), build("agree", "index", "2.10.0")]
+    own += [build("raised", "cpu", "2.10.0"), build("agree", "index", "2.12.1"), build("agree", "cpu", "2.12.1")]
+    found = [text for text in texts(own) if "zero" in text]
+    assert found == [
+        f"{HEAD}torch 2.11.0 only; right from 2.12.1 on; another fault on 2.10.0; right on 2.10.0-index and 2.11.0-cpu"
+    ]
+
+
+def test_which_torch_a_checkout_needs_is_read_from_everything_stored_of_it() -> None:
+    schema = "needs another torch: torch.library.infer_schema to take list[int]"
+    own: list[Row] = [at("2.2.2", "unimportable", 1, signature=CUSTOM_OP)]
+    own += [at("2.5.1", "unimportable", 2, signature=schema)]
+    why = {"2.2.2": CUSTOM_OP, "2.3.1": CUSTOM_OP, "2.4.1": schema, "2.5.1": schema}
+    imports = [Import(own[0].checkout, torch, f"{torch}-index", "release", why.get(torch, "")) for torch in FOURTEEN]
+    imports.append(Import("of another checkout", "2.15.0", "2.15.0-index", "release", CUSTOM_OP))
+    assert beyond(own, [], imports) == [
+        "deepspeed==0.18.3: not importable (every case): torch 2.2.2 to 2.3.1; needs a newer torch (2.6.0 is the first "
+        "in the catalogue that imports it; missing: torch.library.custom_op); "
+        "not importable for another reason on 2.4.1 and 2.5.1",
+        "deepspeed==0.18.3: not importable (every case): torch 2.4.1 to 2.5.1; needs a newer torch (2.6.0 is the first "
+        "in the catalogue that imports it; missing: torch.library.infer_schema to take list[int]); "
+        "not importable for another reason on 2.2.2 and 2.3.1",
+    ]
+    assert beyond(own[:1], []) == [
+        "deepspeed==0.18.3: not importable (every case): on torch 2.2.2; "
+        "needs another torch (missing: torch.library.custom_op)"
+    ]
+    # What cannot be imported there is no other fault, and no untried version either.
+    zero: list[Row] = [at("2.11.0", "zero_gradient"), at("2.10.0", "agree")]
+    assert beyond(zero, [], imports) == [
+        f"{HEAD}torch 2.11.0; right on 2.10.0; not importable on 2.2.2 to 2.5.1; untried on 2.12.1 to 2.15.0"
     ]
 
 
@@ -158,21 +283,22 @@ def test_what_holds_for_some_cells_only_is_counted() -> None:
 
 
 def test_an_import_that_fails_is_said_once_for_all_cases() -> None:
-    need: dict[str, Any] = {"signature": "needs torch.library.custom_op"}
+    need: dict[str, Any] = {"signature": CUSTOM_OP}
     rows: list[Row] = []
     for case in (DIM0, HEADS):
         rows += [at("2.2.2", "unimportable", 1, NEW, case=case, **need), at("2.9.1", "agree", 2, NEW, case=case)]
         rows += [at("2.2.2", "mismatch", 3, case=case), at("2.9.1", "mismatch", 4, case=case)]
     (finding,) = [finding for finding in sentences(rows) if "(every case)" in finding.text]
     assert finding.text == (
-        "regression in deepspeed==0.19.8: not importable (every case): torch 2.2.2 only; right from 2.9.1 on; "
+        "regression in deepspeed==0.19.8: not importable (every case): torch 2.2.2 only; "
+        "needs a newer torch (2.9.1 is the first in the catalogue that imports it; missing: torch.library.custom_op); "
         "deepspeed==0.18.3 can be imported"
     )
-    assert (finding.why, finding.cells) == ("needs torch.library.custom_op", 2)
+    assert (finding.why, finding.cells) == (CUSTOM_OP, 2)
 
 
 def test_a_checkout_that_cannot_be_imported_is_never_called_another_fault() -> None:
-    none: dict[str, Any] = {"signature": "needs torch.library.custom_op"}
+    none: dict[str, Any] = {"signature": CUSTOM_OP}
     rows: list[Row] = [at("2.2.2", "unimportable", 1, NEW, **none), at("2.9.1", "mismatch", 2, NEW)]
     rows += [at(torch, "mismatch", 3) for torch in ("2.2.2", "2.9.1")]
     found = texts(rows)
@@ -248,7 +374,7 @@ def test_one_real_example_of_the_error_is_told_and_the_key_alone_leaves_its_numb
 
 def test_an_import_that_was_never_tried_on_that_torch_is_not_called_good() -> None:
     rows: list[Row] = [at("2.2.2", "unimportable", label=NEW), at("2.9.1", label=NEW), at("2.9.1", label=OLD)]
-    assert texts(rows)[0].endswith("torch 2.2.2 only; right from 2.9.1 on; no answer from deepspeed==0.18.3")
+    assert texts(rows)[0].endswith("torch 2.2.2 only; imports from 2.9.1 on; no answer from deepspeed==0.18.3")
 
 
 # -- order and truth -------------------------------------------------------------------------------------------------
@@ -343,8 +469,9 @@ def _check(finding: Finding, rows: dict[tuple[str, str, str], Cell]) -> None:
         return not any(map(_failing, here)) and any(map(_settled, here))
 
     says: dict[str, Callable[[str], bool]] = {
-        r"right up to ([\d.]+\d)": right,
-        r"right (?:again )?from ([\d.]+\d) on": right,
+        r"\bup to ([\d.]+\d)": right,
+        r"\bfrom ([\d.]+\d) on": right,
+        r"^right .*\bon ([\d.]+\d)": right,
         r"fixed in (\S+)$": lambda name: all(map(_settled, others(name))) and name in (OLD, NEW),
         r"(\S.*) agrees?$": lambda names: all(map(_settled, others(names))),
         r"another fault in (\S+(?:==|:).*)$": lambda names: all(_answers(v) and v != fault for v in others(names)),

@@ -465,8 +465,8 @@ def test_unimportable_names_module_line_and_need() -> None:
     )
     error = ErrorInfo("AttributeError", "module 'torch.library' has no attribute 'custom_op'", frames)
     said = judge(Evidence.stopped("unimportable", "no", error), EXACT, POLICY)
-    assert (said.verdict, said.signature) == (Verdict.UNIMPORTABLE, "needs torch.library.custom_op")
-    assert said.detail == "the import fails in toy.compile.ops, line 12: needs torch.library.custom_op"
+    assert (said.verdict, said.signature) == (Verdict.UNIMPORTABLE, "needs another torch: torch.library.custom_op")
+    assert said.detail == "the import fails in toy.compile.ops, line 12: needs another torch: torch.library.custom_op"
 
 
 TRITON = ErrorInfo("RuntimeError", "0 active drivers ([]). There should only be one.", KEY.frames)

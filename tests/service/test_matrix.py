@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,8 +40,28 @@ def product(sizes: tuple[int, ...], modes: tuple[str, ...]) -> set[Cell]:
     }
 
 
+def test_torchs_own_family_is_of_the_subject_torch_and_of_no_other() -> None:
+    torch = dataclasses.replace(checkout("torch"), subject="torch")
+    own = case("own", family="torch-itself")
+    both = plan([torch, CHECKOUTS[0]], RUNTIMES[:1], ["gloo"], [2], [*CASES, own], ["eager"])
+    asked = {job.checkout: {cell.case_id for cell in job.cells} for job in both.jobs}
+    assert asked == {torch.digest: {own.id}, CHECKOUTS[0].digest: {CASES[0].id, CASES[1].id, CASES[3].id}}
+    for subject, cases in ((torch, CASES), (CHECKOUTS[0], (own,))):
+        with pytest.raises(UsageError, match=f"nothing to run for {subject.label}: no such case is of it; family tor"):
+            plan([subject], RUNTIMES, ["gloo"], [2], cases, ["eager"])
+
+
+def test_a_case_runs_only_over_its_own_transports_each_in_a_job_of_its_own() -> None:
+    both = case("both", transports=("gloo", "nccl-dispatch"))
+    jobs = plan(CHECKOUTS[:1], RUNTIMES[:1], ["gloo", "nccl-dispatch"], [2], [CASES[0], both], ["eager"]).jobs
+    assert {job.transport: {cell.case_id for cell in job.cells} for job in jobs} == {
+        "gloo": {CASES[0].id, both.id},
+        "nccl-dispatch": {both.id},
+    }
+
+
 def planned(sizes: tuple[int, ...] = (2, 4), modes: tuple[str, ...] = ("eager",), **rules: list[Rule]) -> Plan:
-    return plan(CHECKOUTS, RUNTIMES, "gloo", sizes, CASES, modes, **rules)
+    return plan(CHECKOUTS, RUNTIMES, ["gloo"], sizes, CASES, modes, **rules)
 
 
 SIZES = st.lists(st.sampled_from(WORLD_SIZES), min_size=1, unique=True).map(tuple)
@@ -143,19 +165,20 @@ def test_a_plan_holds_the_cases_that_occur_and_no_others() -> None:
 
 def test_one_content_under_two_names_is_planned_once() -> None:
     twice = (checkout("deepspeed==1", "same"), checkout("path:x", "same"))
-    assert len(plan(twice, RUNTIMES[:1], "gloo", [2], CASES[:1], ["eager"]).jobs) == 1
+    assert len(plan(twice, RUNTIMES[:1], ["gloo"], [2], CASES[:1], ["eager"]).jobs) == 1
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"transport": "glo"}, "unknown transport glo: did you mean gloo"),
+        ({"transports": ["glo"]}, "unknown transport glo: did you mean gloo"),
+        ({"transports": ["nccl-dispatch"]}, "no case that was asked for exists over nccl-dispatch in mode eager"),
         ({"world_sizes": [3]}, "unknown world size 3: known: 2, 4, 8"),
         ({"modes": ["eage"]}, "unknown mode eage: did you mean eager"),
         ({"modes": []}, "no mode was asked for"),
         ({"cases": []}, "no case was asked for"),
         ({"checkouts": []}, "no checkout was asked for"),
-        ({"cases": [CASES[2]], "world_sizes": [2]}, "nothing to run: .* mode eager at world size 2"),
+        ({"cases": [CASES[2]], "world_sizes": [2]}, "nothing to run for .*: .* mode eager at world size 2"),
         ({"exclude": [{"mod": "eager"}]}, "unknown axis 'mod' in a rule: did you mean mode"),
         ({"exclude": [{"torch": "2.9.2"}]}, "the rule torch=2.9.2 fits nothing here: did you mean 2.9.1"),
         ({"include": [{}]}, "an empty rule would fit every cell"),
@@ -165,7 +188,7 @@ def test_bad_input_is_named_with_the_nearest_known(changed: dict[str, object], m
     values: dict[str, object] = {
         "checkouts": CHECKOUTS,
         "runtimes": RUNTIMES,
-        "transport": "gloo",
+        "transports": ["gloo"],
         "world_sizes": [2],
         "cases": CASES,
         "modes": ["eager"],

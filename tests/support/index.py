@@ -24,6 +24,7 @@ FAULTS = (
     "error",  # 500
     "drop",  # the connection is closed without an answer
     "stall",  # no answer until the index is closed
+    "held",  # half of the answer, and the rest when ``released`` is set
     "drip",  # the answer's head, then a byte now and then until the index is closed
     "truncated",  # the whole length promised, half of it sent
     "endless",  # zeros without a promised length, until the client hangs up
@@ -51,6 +52,7 @@ class StandInIndex:
         self.links: dict[str, list[str]] = {}
         """Further lines of HTML for a project's page, as they are."""
         self.closing = threading.Event()
+        self.released = threading.Event()
         self._faults: dict[str, tuple[str, int]] = {}
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"index": self})
@@ -92,6 +94,7 @@ class StandInIndex:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.closing.set()
+        self.released.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -170,6 +173,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault == "endless":
             while not self.index.closing.is_set():
                 self.wfile.write(bytes(65536))
+        elif fault == "held":
+            self.wfile.write(body[: len(body) // 2])
+            self.wfile.flush()
+            self.index.released.wait(60)
+            self.wfile.write(body[len(body) // 2 :])
         elif fault == "drip":
             for byte in body:
                 self.wfile.write(bytes([byte]))

@@ -47,13 +47,14 @@ def submit(
     cases: Sequence[str] = (ONE_CASE,),
     modes: Sequence[str] = ("eager",),
     world_sizes: Sequence[int] = (2,),
+    transports: Sequence[str] = ("gloo",),
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
 ) -> Run:
     """Plan and store a submission in a home of its own; nothing runs yet."""
     settings = Settings(home=home, deadlines=deadlines)
     request: SubjectRequest = parse_subject(str(subject), settings)
     checkout: Checkout = resolve(request, settings)
-    planned = plan([checkout], runtimes, "gloo", world_sizes, catalogue().select(cases), modes)
+    planned = plan([checkout], runtimes, transports, world_sizes, catalogue().select(cases), modes)
     database = open_database(settings)
     with database.session() as session:
         view = store.submit(

@@ -106,7 +106,7 @@ class World:
     ) -> SubmissionView:
         """Submit the cases ``names`` over the axes."""
         runtimes = [runtime(version) for version in torch]
-        planned: Plan = plan(checkouts, runtimes, "gloo", sizes, [case(name) for name in names], modes)
+        planned: Plan = plan(checkouts, runtimes, ["gloo"], sizes, [case(name) for name in names], modes)
         asked = {"requester": "someone", "reason": "manual", "priority": 0, "request": {"asked": list(names)}, **more}
         with self.db.session() as session:
             return store.submit(session, checkouts=checkouts, runtimes=runtimes, plan=planned, now=at(seconds), **asked)

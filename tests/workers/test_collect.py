@@ -223,6 +223,26 @@ def test_torchs_own_cells_are_done_before_there_is_a_subject() -> None:
         feed(late, cell_events())
 
 
+def test_a_job_of_torchs_own_cells_may_ask_without_a_subject_and_no_other_job_may() -> None:
+    own = {"family": "torch-itself"}
+    refusal = {"id": "exchange/dim0[blocks=extra]", "expect": "refusal"}
+    again = [said | {"pass": 2} for said in cell_events()]
+    collector = Collector(a_spec(), [a_case(**own), a_case(**refusal, **own)], [])
+    feed(collector, [said for said in opening()[:-2] if said["t"] != "control"])
+    feed(collector, cell_events())
+    assert feed(collector, [event("ask", job=7)]) == [Ask(7)]
+    assert done(collector, again).again
+    mixed = Collector(a_spec(), [a_case(**own), a_case(**refusal)], [])
+    feed(mixed, [said for said in opening()[:-2] if said["t"] != "control"])
+    feed(mixed, cell_events())
+    with pytest.raises(Violation, match="second pass of cell 70 that nobody asked for"):
+        feed(mixed, again)
+    mixed = Collector(a_spec(), [a_case(**own), a_case(**refusal)], [])
+    feed(mixed, [said for said in opening()[:-2] if said["t"] != "control"])
+    with pytest.raises(Violation, match="asks before the subject was imported"):
+        feed(mixed, [event("ask", job=7)])
+
+
 def test_close_answers_what_is_left_once() -> None:
     collector = opened()
     feed(collector, cell_events())

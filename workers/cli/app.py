@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -19,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 runtimes = typer.Typer(
-    help="The torch environments: list, build, check, remove, lock.", no_args_is_help=True, cls=Group
+    help="The torch environments: list, add, build, check, remove, lock.", no_args_is_help=True, cls=Group
 )
 app.add_typer(runtimes, name="runtimes")
 
@@ -27,10 +28,21 @@ CASE_HELP = (
     "Only cases whose id matches; * and ? are wildcards, brackets are literal. The probe alone is enough: dim0 means "
     "every exchange/dim0[...]. Repeatable."
 )
+KEEP_HELP = (
+    "no: take the runtimes one after the other, and remove each that this run had to build when its jobs are done, so "
+    "that the disk holds one of them at a time; those that were there before stay. Also with --resume."
+)
 Globs = Annotated[list[str] | None, typer.Option("--case", metavar="GLOB", help=CASE_HELP)]
 AllRows = Annotated[bool, typer.Option("--all-rows", help="Show every row, also those that agree everywhere.")]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the cells as JSON; - is stdout.")]
 JunitFile = Annotated[str | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML; - is stdout.")]
+
+
+class YesNo(StrEnum):
+    """An option's two answers."""
+
+    YES = "yes"
+    NO = "no"
 
 
 @app.callback()
@@ -51,15 +63,26 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="SUBJECT...",
-            help="deepspeed==0.18.3, git+https://...@REF, a full SHA, or a path.",
+            help="deepspeed==0.18.3, git+https://...@REF, a full SHA, a path, or torch (what is torch's own).",
             show_default=False,
         ),
     ] = None,
     torch: Annotated[
-        list[str] | None, typer.Option("--torch", metavar="V", help="A torch version of the catalogue; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--torch", metavar="V", help="2.11.0, 2.11, 2.2..2.11, latest or all; each may end in -VARIANT; repeatable."
+        ),
     ] = None,
     world_size: Annotated[
         list[str] | None, typer.Option("--world-size", metavar="N", help="Ranks: 2, 4 or 8; repeatable. Default: 2.")
+    ] = None,
+    transport: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--transport",
+            metavar="T",
+            help="gloo, nccl or nccl-dispatch (torch's NCCL branches over gloo); repeatable. Default: all here.",
+        ),
     ] = None,
     mode: Annotated[
         list[str] | None,
@@ -73,6 +96,7 @@ def run(
         bool, typer.Option("--resume", help="Finish the newest unfinished submission, as it was asked for.")
     ] = False,
     rerun: Annotated[bool, typer.Option("--rerun", help="Run again what already has an answer.")] = False,
+    keep_runtimes: Annotated[YesNo, typer.Option("--keep-runtimes", help=KEEP_HELP)] = YesNo.YES,
 ) -> None:
     """Test subjects on torch versions and show which gradients agree.
 
@@ -84,12 +108,14 @@ def run(
         subjects=tuple(subjects or ()),
         torch=tuple(torch or ()),
         world_sizes=tuple(world_size or ()),
+        transports=tuple(transport or ()),
         modes=tuple(mode or ()),
         cases=tuple(case or ()),
         resume=resume,
         rerun=rerun,
     )
-    raise typer.Exit(command.run(asked, command.Shown(json=json, junit=junit, all_rows=all_rows)))
+    shown = command.Shown(json=json, junit=junit, all_rows=all_rows)
+    raise typer.Exit(command.run(asked, shown, keep_runtimes=keep_runtimes is YesNo.YES))
 
 
 @app.command()
@@ -170,6 +196,17 @@ def import_(source: Annotated[str, typer.Argument(metavar="FILE", help="JSON lin
 
 
 @app.command()
+def page(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file that describes the page.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")] = "-",
+) -> None:
+    """Write a page of results in Markdown: tables over torch versions, and every distinct fault in a sentence."""
+    from workers.cli import page as command
+
+    raise typer.Exit(command.page(source, output))
+
+
+@app.command()
 def doctor() -> None:
     """Look at what this machine has of what a run needs, and name the remedy for what is missing."""
     from workers.cli import doctor as command
@@ -177,15 +214,36 @@ def doctor() -> None:
     raise typer.Exit(command.doctor())
 
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="RUNTIME...", help="2.11.0 or 2.11.0-index.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RUNTIME...", help="2.11.0, 2.11, 2.2..2.11, latest or all; each may end in -VARIANT."),
+]
 
 
 @runtimes.command("list")
-def runtimes_list(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def runtimes_list(
+    everything: Annotated[bool, typer.Option("--all", help="Every variant, not only the configured one.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON, every variant.")] = False,
+) -> None:
     """List the catalogue, what is built, and its size."""
     from workers.cli import runtimes as command
 
-    raise typer.Exit(command.list_(as_json=json))
+    raise typer.Exit(command.list_(everything=everything, as_json=json))
+
+
+@runtimes.command("add")
+def runtimes_add(
+    version: Annotated[
+        str, typer.Argument(metavar="VERSION", help="2.12.1; with its end, 2.12.1+cu130, where builds differ in it.")
+    ],
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="V", help="Which build. Default: the configured variant.")
+    ] = None,
+) -> None:
+    """Add a torch version to the catalogue: resolve, lock, build, check, and show the difference."""
+    from workers.cli import runtimes as command
+
+    raise typer.Exit(command.add(version, variant=variant))
 
 
 @runtimes.command("build")

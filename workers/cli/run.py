@@ -7,34 +7,27 @@ and what is answered already is not run again.
 from __future__ import annotations
 
 import getpass
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from jobs.contract import MODES, WORLD_SIZES, CaseInfo
+from jobs.contract import MODES, TRANSPORTS, WORLD_SIZES, CaseInfo
 from service import catalog
 from service.catalog import RuntimeSpec
 from service.config import Settings, load_settings
 from service.errors import UsageError, nearest
 from workers.cli.console import INCOMPLETE, console, show_error
 from workers.cli.progress import Watcher, watcher
-from workers.cli.words import human_bytes, plural
-from workers.events import JobStarted
+from workers.cli.words import human_bytes
 
 if TYPE_CHECKING:
     from service.db import Database
     from service.store.views import SubmissionView
     from service.subjects import Checkout, SubjectRequest
 
-TRANSPORT = "gloo"
 DEFAULT_WORLD_SIZES = (2,)
 PRIORITY = 0
-PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +37,7 @@ class Asked:
     subjects: tuple[str, ...] = ()
     torch: tuple[str, ...] = ()
     world_sizes: tuple[str, ...] = ()
+    transports: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
     resume: bool = False
@@ -65,14 +59,16 @@ class Order:
 
     subjects: tuple[SubjectRequest, ...]
     runtimes: tuple[RuntimeSpec, ...]
+    transports: tuple[str, ...]
     world_sizes: tuple[int, ...]
     modes: tuple[str, ...]
     cases: tuple[CaseInfo, ...]
 
 
-def run(asked: Asked, shown: Shown) -> int:
-    """Do it all; the exit status."""
+def run(asked: Asked, shown: Shown, *, keep_runtimes: bool = True) -> int:
+    """Do it all; the exit status. Without ``keep_runtimes`` each runtime that has to be built is removed after use."""
     from service.db import open_database
+    from workers.cli.executing import execute
     from workers.cli.stored import check_targets, print_submission
 
     started = time.monotonic()
@@ -84,11 +80,11 @@ def run(asked: Asked, shown: Shown) -> int:
     database = open_database(settings)
     try:
         with watcher(console(stderr=True)) as watch:
-            if order and any(subject.kind != "release" for subject in order.subjects):
+            if order and any(subject.kind in ("commit", "path") for subject in order.subjects):
                 watch.say("code runs as you, in virtual environments: give it only what you trust")
             view = resumed(database) if order is None else submitted(asked, order, settings, database, watch)
             missing = view.cells - view.done
-            stopped = view.live and not execute(view, settings, database, watch)
+            stopped = view.live and not execute(view, settings, database, watch, keep_runtimes=keep_runtimes)
         status = print_submission(
             settings,
             database,
@@ -113,6 +109,7 @@ def check_resume(asked: Asked) -> None:
         "SUBJECT": asked.subjects,
         "--torch": asked.torch,
         "--world-size": asked.world_sizes,
+        "--transport": asked.transports,
         "--mode": asked.modes,
         "--case": asked.cases,
         "--rerun": asked.rerun,
@@ -141,7 +138,8 @@ def check_order(asked: Asked, settings: Settings) -> Order:
     world_sizes = _world_sizes(_split(asked.world_sizes)) or DEFAULT_WORLD_SIZES
     cases = catalogue().select(asked.cases)
     subjects = tuple(parse_subject(text, settings) for text in dict.fromkeys(asked.subjects))
-    return Order(subjects, runtimes, world_sizes, modes, cases)
+    transports = _transports(_split(asked.transports), settings)
+    return Order(subjects, runtimes, transports, world_sizes, modes, cases)
 
 
 def _split(words: Sequence[str]) -> tuple[str, ...]:
@@ -154,6 +152,17 @@ def _known(words: Sequence[str], known: Sequence[str], what: str) -> tuple[str, 
         if word not in known:
             raise UsageError(f"{what} {word!r} is not known: {nearest(word, known)} There are {', '.join(known)}")
     return tuple(word for word in known if word in words)
+
+
+def _transports(words: Sequence[str], settings: Settings) -> tuple[str, ...]:
+    """All that this host has, or those of them that were asked for."""
+    from workers.gpus import local_host
+
+    have = local_host(settings).transports
+    asked = _known(words, TRANSPORTS, "transport")
+    if lacking := [word for word in asked if word not in have]:
+        raise UsageError(f"this host has no {', '.join(lacking)}: it has no GPU, and what there is: {', '.join(have)}")
+    return asked or have
 
 
 def _world_sizes(words: Sequence[str]) -> tuple[int, ...]:
@@ -172,14 +181,16 @@ def submitted(asked: Asked, order: Order, settings: Settings, database: Database
     """Resolve the subjects, plan, and store the submission."""
     from service import store
     from service.matrix import plan
+    from workers.cli.runtimes import locked
 
     checkouts = [resolved(request, settings, watch) for request in order.subjects]
-    planned = plan(checkouts, order.runtimes, TRANSPORT, order.world_sizes, order.cases, order.modes)
+    runtimes = locked(order.runtimes, settings, watch)
+    planned = plan(checkouts, runtimes, order.transports, order.world_sizes, order.cases, order.modes)
     with database.session() as session:
         return store.submit(
             session,
             checkouts=checkouts,
-            runtimes=list(order.runtimes),
+            runtimes=list(runtimes),
             plan=planned,
             requester=getpass.getuser(),
             reason="manual",
@@ -221,42 +232,6 @@ def resumed(database: Database) -> SubmissionView:
     raise UsageError(f"there is nothing to resume: all is done (gradmatrix show s{newest[0].id})")
 
 
-def execute(view: SubmissionView, settings: Settings, database: Database, watch: Watcher) -> bool:
-    """Build the runtimes that are missing and run the worker until the submission ends; whether it did."""
-    from service import store
-    from workers.cli.runtimes import ensure
-    from workers.gpus import alive
-    from workers.loop import run_embedded
-    from workers.runtimes.venv import VenvExecutor
-
-    executor = VenvExecutor(settings)
-    live = [job for job in view.jobs if job.state not in ("done", "cancelled")]
-    needed = tuple(dict.fromkeys(job.runtime for job in live))
-    watch.say(
-        f"submission s{view.id}: {view.cells - view.done} of {plural(view.cells, 'cell')} to run, in "
-        f"{plural(len(live), 'job')}"
-    )
-    with database.session() as session:
-        store.reclaim(session, alive=alive)  # what a killed run held is free at once, not when its lease ends
-    with database.read() as session:
-        rows = store.cells_of(session, view.id)
-    case_s, compile_s = settings.deadlines.case_s, settings.deadlines.compile_s
-    watch.patience = f"a cell may take {case_s:g} s, compiling it {compile_s:g} s; one that fails is tried again alone"
-    watch.names |= {row.cell: f"{row.case} {row.mode}" for row in rows}
-    labels = {row.checkout: row.label for row in rows}
-    watch.expect(
-        JobStarted(job.id, labels.get(job.checkout, "?"), job.torch, job.world_size, job.cells_total - job.cells_done)
-        for job in live
-    )
-    with stop_on_signals(watch) as stop:
-        try:
-            ensure(executor, catalog.load(settings).select(needed), watch, stop=stop)
-        except InterruptedError:
-            return False
-        run_embedded(settings, database, view.id, executor, watch, stop)
-    return not stop.is_set()
-
-
 def still_missing(database: Database, submission: int) -> int:
     """How many of a submission's cells have no answer."""
     from service import store
@@ -264,35 +239,3 @@ def still_missing(database: Database, submission: int) -> int:
     with database.read() as session:
         now = store.submission(session, submission)
     return now.cells - now.done
-
-
-@contextmanager
-def stop_on_signals(watch: Watcher) -> Iterator[threading.Event]:
-    """An event that Ctrl-C and its like set. A further Ctrl-C is heard only when the first has had its time."""
-    stop, over = threading.Event(), threading.Event()
-    asked_at: list[float] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if asked_at and time.monotonic() - asked_at[0] > PATIENCE_S:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        asked_at.append(time.monotonic())
-        stop.set()
-
-    def announce() -> None:  # in a thread of its own: a signal may arrive in the middle of another line
-        while not over.is_set():
-            if stop.wait(0.2):
-                watch.say("stopping: ending the processes that run")
-                return
-
-    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, on_signal) for number in watched}
-    announcer = threading.Thread(target=announce, daemon=True)
-    announcer.start()
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        over.set()
-        announcer.join()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from rich.text import Text
 
@@ -15,13 +16,16 @@ from service.errors import UsageError
 from workers.cli.console import DISAGREE, OK, console
 from workers.cli.progress import Watcher, watcher
 from workers.cli.words import human_bytes, human_seconds, inert, plural
-from workers.runtimes import Progress
+from workers.runtimes.building import Check, build_all
 from workers.runtimes.inventory import Built, key
 from workers.runtimes.venv import VenvExecutor
 
 
-def list_(*, as_json: bool) -> int:
-    """The catalogue in its order, what is built of it, and what is built and no longer in it."""
+def list_(*, everything: bool, as_json: bool) -> int:
+    """The catalogue in its order, what is built of it, and what is built and no longer in it.
+
+    Of variants that are not configured only what is built, unless ``everything`` is asked for.
+    """
     settings = load_settings()
     executor = VenvExecutor(settings)
     known = catalog.load(settings)
@@ -31,21 +35,28 @@ def list_(*, as_json: bool) -> int:
         console().print(json.dumps(_listing(known.runtimes, built, cache), indent=1), soft_wrap=True)
         return OK
     rows = [("runtime", "torch", "state", "on disk")]
+    bare, hidden = set(known.bare()), Counter[str]()
     for spec in known.runtimes:
         item = built.pop(key(spec), None)
-        rows.append((spec.name, spec.torch, *_state(spec, item)))
+        if everything or item or spec in bare:
+            rows.append((spec.name, spec.torch, *_state(spec, item)))
+        else:
+            hidden[spec.variant] += 1
     rows += [(item.key, "", "not in the catalogue any more", human_bytes(item.bytes)) for item in built.values()]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for index, row in enumerate(rows):
         line = "  ".join(inert(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         console().print(Text(line, style="" if index else "bold"), soft_wrap=True)
+    if hidden:
+        more = ", ".join(f"{count} of variant {variant}" for variant, count in hidden.items())
+        console().print(f"not shown: {more} (--all shows them)", soft_wrap=True)
     console().print(f"package cache: {human_bytes(cache)} beyond that; all in {settings.home}", soft_wrap=True)
     return OK
 
 
 def _state(spec: RuntimeSpec, item: Built | None) -> tuple[str, str]:
     if item is None:
-        return "not built", f"about {human_bytes(spec.installed_bytes)}"
+        return "not built" if spec.locked else "not locked", f"about {human_bytes(spec.installed_bytes)}"
     return "built" if item.complete else "unfinished", human_bytes(item.bytes)
 
 
@@ -57,6 +68,7 @@ def _listing(specs: Sequence[RuntimeSpec], built: dict[str, Built], cache: int) 
                 "torch": spec.torch,
                 "variant": spec.variant,
                 "channel": spec.channel,
+                "locked": spec.locked,
                 "digest": spec.digest,
                 "built": key(spec) in built and built[key(spec)].complete,
                 "bytes": built[key(spec)].bytes if key(spec) in built else 0,
@@ -69,10 +81,13 @@ def _listing(specs: Sequence[RuntimeSpec], built: dict[str, Built], cache: int) 
 
 
 def build(names: Sequence[str]) -> int:
-    """Build the named runtimes; all that a bare version names when none is named."""
+    """Build the named runtimes."""
+    if not names:
+        raise UsageError("name the runtimes to build: 2.11.0, 2.2..2.11, latest, or all of them: all")
     settings = load_settings()
     with watcher(console(stderr=True)) as watch:
-        ensure(VenvExecutor(settings), _named(settings, names), watch, say_ready=True)
+        specs = locked(_named(settings, names), settings, watch)
+        ensure(VenvExecutor(settings), specs, watch, say_ready=True)
     return OK
 
 
@@ -83,26 +98,37 @@ def ensure(
     *,
     say_ready: bool = False,
     stop: threading.Event | None = None,
-) -> None:
-    """Build what is missing of ``specs``, one after the other, and say what each took.
+) -> tuple[RuntimeSpec, ...]:
+    """Build what is missing of ``specs``, several at once, and say what each took; those that this call built.
 
-    Raises InterruptedError as soon as ``stop`` is set; a build that was interrupted leaves nothing.
+    Raises the first build's error when those in progress have ended, or InterruptedError soon after ``stop`` is set; a
+    build that was interrupted leaves nothing, and what was built stays: the next call builds only the rest.
     """
-    for spec in specs:
-        if executor.ready(spec):
-            if say_ready:
-                watch.ended(spec.name, "is built already")
-            continue
+    built: list[RuntimeSpec] = []
+
+    def one(spec: RuntimeSpec, check: Check) -> None:
         show, started = watch.growing(spec.name), watch.seconds
 
-        def progress(what: str, done: int, total: int | None, show: Progress = show) -> None:
-            if stop is not None and stop.is_set():
-                raise InterruptedError
+        def progress(what: str, done: int, total: int | None) -> None:
+            check()
             show(what, done, total)
 
-        executor.ensure(spec, progress)
+        try:
+            if executor.ensure(spec, progress):
+                built.append(spec)
+        except BaseException as error:
+            watch.ended(spec.name, "stopped" if isinstance(error, InterruptedError) else "could not be built")
+            raise
         size = human_bytes(spec.installed_bytes)
         watch.ended(spec.name, f"built, about {size}, in {human_seconds(watch.seconds - started)}")
+
+    missing = [spec for spec in specs if not executor.ready(spec)]
+    if say_ready:
+        for spec in specs:
+            if spec not in missing:
+                watch.ended(spec.name, "is built already")
+    build_all(one, missing, at_once=executor.at_once, stop=stop)
+    return tuple(built)
 
 
 def check(names: Sequence[str]) -> int:
@@ -133,7 +159,9 @@ def remove(names: Sequence[str], *, unused: bool, everything: bool) -> int:
     if not (names or unused or everything):
         raise UsageError("name the runtimes to remove, or say --unused or --all (gradmatrix runtimes list shows them)")
     settings = load_settings()
-    gone, freed = VenvExecutor(settings).remove(_full_names(settings, names), everything=everything, unused=unused)
+    executor = VenvExecutor(settings)
+    wanted = _full_names(settings, names, {item.name for item in executor.list_built()})
+    gone, freed = executor.remove(wanted, everything=everything, unused=unused)
     for item in gone:
         console().print(f"removed {inert(item.key)}", soft_wrap=True)
     console().print(f"{plural(len(gone), 'runtime')} removed, {human_bytes(freed)} freed", soft_wrap=True)
@@ -141,26 +169,72 @@ def remove(names: Sequence[str], *, unused: bool, everything: bool) -> int:
 
 
 def lock(names: Sequence[str], *, upgrade: bool) -> int:
-    """Write lock files anew; all of them when none is named."""
+    """Write lock files beside the catalogue anew; all that are there, and that must be, when none is named."""
     from workers.runtimes.locking import lock as write_lock
 
     settings = load_settings()
     known = catalog.load(settings, locked=False)
-    for spec in known.select(names) if names else known.runtimes:
-        made = write_lock(spec, settings, upgrade=upgrade)
+    beside = {spec.name: catalog.lock_beside(settings.catalog, spec.name) for spec in known.runtimes}
+    for spec in known.select(names) if names else [spec for spec in known.runtimes if spec.lock == beside[spec.name]]:
+        made = write_lock(spec, settings, to=beside[spec.name], upgrade=upgrade)
         size = "size unknown" if made.download_bytes is None else f"{made.download_bytes} bytes to download"
         console().print(f"{spec.name}: {plural(made.packages, 'package')}, {size}: {made.path}", soft_wrap=True)
     return OK
 
 
+def add(version: str, *, variant: str | None) -> int:
+    """Add a torch version to the catalogue, and show what that changed."""
+    from workers.runtimes.adding import add as add_version
+
+    settings = load_settings()
+    variant = variant or settings.variant
+    name = f"{version.partition('+')[0]}-{variant}"
+    with watcher(console(stderr=True)) as watch:
+        added = add_version(version, variant, settings, watch.growing(name))
+        watch.ended(name, f"built and checked, {human_bytes(added.runtime.installed_bytes)}")
+    lines = [*added.diff.splitlines(), ""]
+    if added.older:
+        lines.append(f"packages, {added.older} -> {added.runtime.name}:")
+        lines += [f"  {change.name} {_changed(change.before, change.after)}" for change in added.changes]
+        lines.append(f"  {plural(added.same, 'other')} the same" if added.same else "  no other")
+    else:
+        lines.append(f"no older torch of variant {added.runtime.variant} is locked: no packages to compare with")
+    lines.append(f"lock: {added.runtime.lock}")
+    for line in lines:
+        console().print(inert(line), soft_wrap=True)
+    return OK
+
+
+def _changed(before: str | None, after: str | None) -> str:
+    if before and after:
+        return f"{before} -> {after}"
+    return f"{after} added" if after else f"{before} removed"
+
+
 def _named(settings: Settings, names: Sequence[str]) -> tuple[RuntimeSpec, ...]:
     known = catalog.load(settings)
-    if names:
-        return known.select(names)
-    return known.bare()
+    return known.select(names) if names else known.bare()
 
 
-def _full_names(settings: Settings, names: Sequence[str]) -> list[str]:
-    """A bare torch version means the configured variant or the only one, as everywhere."""
-    known = {spec.torch: spec.name for spec in catalog.load(settings).bare()}
-    return [known.get(name, name) for name in names]
+def locked(specs: Sequence[RuntimeSpec], settings: Settings, watch: Watcher) -> tuple[RuntimeSpec, ...]:
+    """The runtimes, with locks for those that had none."""
+    from workers.runtimes.locking import ensure_locked
+
+    unlocked = sum(not spec.locked for spec in specs)
+    made = ensure_locked(specs, settings, watch.growing("locks"))
+    if unlocked:
+        watch.ended("locks", f"{plural(unlocked, 'runtime')} locked on first use")
+    return made
+
+
+def _full_names(settings: Settings, names: Sequence[str], built: Collection[str]) -> list[str]:
+    """What the words mean everywhere; of several runtimes that a range means, those that are built."""
+    known = catalog.load(settings)
+    found: list[str] = []
+    for name in names:
+        try:
+            meant = [spec.name for spec in known.select([name])]
+        except catalog.UnknownRuntimeError:
+            meant = [name]  # one with its digest, or one that the catalogue has no more
+        found += [one for one in meant if one in built] or meant[:1]
+    return found

@@ -16,12 +16,15 @@ from workers.cli.console import OK, console
 from workers.cli.console import show as show_lines
 from workers.cli.evidence import evidence_lines
 from workers.cli.named import one_cell
-from workers.cli.stored import check_targets, hello, is_submission, named_submission, print_submission
+from workers.cli.stored import beside, check_targets, hello, is_submission, named_submission, print_submission
+from workers.cli.versions import version_lines
 from workers.cli.words import TIMES, cell_text, human_bytes, human_seconds, inert, known_word, plural, verdict_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from service.config import Settings
+    from service.edges import Known
     from service.store.views import AttemptView, BlobView, CellDetail, CellRow, SubmissionView
 
 TEXT_KINDS = ("stacks", "log")
@@ -44,7 +47,7 @@ def show(text: str, *, json: str | None, junit: str | None, all_rows: bool) -> i
         if json or junit:
             raise UsageError("--json and --junit write a whole submission: gradmatrix show s3 --json FILE")
         with database.read() as session:
-            return _show_cell(session, text) if text else _list(session)
+            return _show_cell(session, settings, text) if text else _list(session)
     finally:
         database.dispose()
 
@@ -66,17 +69,20 @@ def _submission_line(view: SubmissionView) -> Text:
     return Text.assemble((f"s{view.id:<4}", "bold"), inert(f" {text}  {subjects}  {counts}".rstrip()))
 
 
-def _show_cell(session: Session, text: str) -> int:
+def _show_cell(session: Session, settings: Settings, text: str) -> int:
     detail = one_cell(session, text)
+    known = beside(session, settings, [detail.row], cell=detail.row.cell)
     stacks = [(blob, _text(session, blob)) for blob in detail.blobs if blob.kind == "stacks"]
     out = console()
-    show_lines(out, cell_lines(detail, stacks, out.width))
+    show_lines(out, cell_lines(detail, known, stacks, out.width))
     return OK
 
 
-def cell_lines(detail: CellDetail, stacks: list[tuple[BlobView, str]], width: int) -> list[Text]:
-    """Everything about one cell, in lines: the verdict first, then what it rests on, then where it comes from."""
-    parts = [list(_verdict(detail))]
+def cell_lines(detail: CellDetail, known: Known, stacks: list[tuple[BlobView, str]], width: int) -> list[Text]:
+    """Everything about one cell, in lines: the verdict first, then the same row on other torch versions (from
+    ``known``), then what the verdict rests on, then where it comes from.
+    """
+    parts = [list(_verdict(detail)), version_lines(detail.row, known)]
     if detail.evidence:
         parts.append(evidence_lines(Evidence.from_json(detail.evidence), width))
     parts.append([line for blob, text in stacks for line in _stack_lines(blob, text)])

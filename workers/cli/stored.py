@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from service import store
+from service import catalog, store
+from service.edges import Known
 from service.errors import UsageError
 from workers.cli.console import check_writable, console, show, write_text
 from workers.cli.junit import junit
@@ -77,15 +78,40 @@ def print_submission(
     with database.read() as session:
         rows = store.cells_of(session, submission)
         facts = runtime_facts(session, rows)
+        known = beside(session, settings, rows, submission=submission)
         documents = evidence_of(session, rows) if json else {}
     heading = Heading(submission, str(settings.home), facts, seconds, executed)
     out = console(stderr="-" in (json, junit_file))
-    show(out, submission_lines(heading, rows, sentences(rows), out.width, all_rows=all_rows))
+    show(out, submission_lines(heading, rows, sentences(rows, known), out.width, all_rows=all_rows))
     if json:
-        write_text(json, cells_json(rows, documents))
+        write_text(json, cells_json(rows, documents, known))
     if junit_file:
         write_text(junit_file, junit(rows))
     return exit_status(rows)
+
+
+def beside(
+    session: Session,
+    settings: Settings,
+    rows: Iterable[CellRow],
+    *,
+    submission: int | None = None,
+    cell: int | None = None,
+) -> Known:
+    """What store and catalogue hold beside ``rows``, which are those of ``submission``, or one ``cell``."""
+    past = store.history(session, submission=submission, cell=cell)
+    return Known(past, store.imports(session, {row.checkout for row in rows}), torches_of(settings))
+
+
+def torches_of(settings: Settings) -> tuple[str, ...]:
+    """Every torch version that there is to try.
+
+    A catalogue that cannot be read is no reason to show nothing: then only what was tried is known.
+    """
+    try:
+        return tuple(spec.torch for spec in catalog.load(settings, locked=False).runtimes)
+    except catalog.CatalogError:
+        return ()
 
 
 def evidence_of(session: Session, rows: Sequence[CellRow]) -> dict[str, dict[str, Any]]:

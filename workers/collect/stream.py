@@ -11,15 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.contract import TRACED_MODES, AttemptSpec, CaseInfo, CellSpec, ControlInfo, JobSpec
+from jobs.contract import TORCH_FAMILY, TRACED_MODES, AttemptSpec, CaseInfo, CellSpec, ControlInfo, JobSpec
 from service.evidence import Blob, ErrorInfo, Evidence, RankOutcome, StopKind
 from workers.collect import assemble
 from workers.collect.notices import Ask, Bye, CaseDone, ControlDone, Hello, Log, Notice, PhaseDone, SubjectLoaded
 from workers.collect.schema import Reader, Sent, Violation
 from workers.collect.truth import RankTensors, Truth
-
-TRUSTED_FAMILY = "torch-itself"
-"""Its cells exercise no subject, and must be complete before there is one."""
 
 
 @dataclass
@@ -166,7 +163,7 @@ class Collector:
             notices += [
                 self._stop(key, "unimportable", reason, error)
                 for key, cell in self._cells.items()
-                if (*key, 1) not in self._done and self._cases[cell.case].family != TRUSTED_FAMILY
+                if (*key, 1) not in self._done and self._cases[cell.case].family != TORCH_FAMILY
             ]
         return notices
 
@@ -216,9 +213,10 @@ class Collector:
         return [Log(text, said["stream"], said["rank"], job, cell)]
 
     def _on_ask(self, said: dict[str, Any]) -> list[Notice]:
-        if said["job"] not in self._jobs or said["job"] in self._asked or not self._loaded:
+        job = self._jobs.get(said["job"])
+        if job is None or job.job in self._asked or not (self._loaded or all(map(self._is_torch, job.cells))):
             raise Violation(f"job {said['job']} is unknown, asks twice, or asks before the subject was imported")
-        self._asked.add(said["job"])
+        self._asked.add(job.job)
         return [Ask(said["job"])]
 
     def _on_bye(self, said: dict[str, Any]) -> list[Notice]:
@@ -239,16 +237,18 @@ class Collector:
         cell = self._cells.get(key[:2])
         if cell is None:
             raise Violation(f"no cell {key[1]} of job {key[0]} in this attempt")
-        trusted = self._cases[cell.case].family == TRUSTED_FAMILY
-        if trusted:
+        if self._is_torch(cell):  # it exercises no subject, and is complete before there is one
             self._want_trust(f"cell {key[1]} of torch itself")
         elif not self._loaded:
             raise Violation(f"cell {key[1]} before the subject was imported")
         if key in self._done:
             raise Violation(f"cell {key[1]} is complete, and is spoken of again")
-        if key[2] == 2 and ((*key[:2], 1) not in self._done or (key[0] not in self._asked and not trusted)):
+        if key[2] == 2 and ((*key[:2], 1) not in self._done or key[0] not in self._asked):
             raise Violation(f"a second pass of cell {key[1]} that nobody asked for")
         return key, cell
+
+    def _is_torch(self, cell: CellSpec) -> bool:
+        return self._cases[cell.case].family == TORCH_FAMILY
 
     def _opened(self, key: tuple[int, int, int]) -> _Open:
         if key not in self._open:

@@ -66,8 +66,11 @@ class Executor(Protocol):
 
     name: str
 
-    def ensure(self, runtime: RuntimeSpec, progress: Progress) -> None:
-        """Build the runtime if it is not there. Raises RuntimeBuildError."""
+    def ensure(self, runtime: RuntimeSpec, progress: Progress) -> bool:
+        """Build the runtime if it is not there; whether this call built it. Raises RuntimeBuildError.
+
+        May be called from several threads. What ``progress`` raises ends the build, and nothing of it is left.
+        """
 
     def start(self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float) -> Process:
         """Start ``jobs`` in a built runtime, in the empty folder ``workdir``; killed after ``wall_s`` seconds."""

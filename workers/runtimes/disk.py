@@ -1,10 +1,11 @@
-"""Bytes on the disk: what folders take with hard links counted once, what is free, and how to say it."""
+"""Bytes on the disk: what folders take with hard links counted once, what is free or promised, and how to say it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -56,29 +57,33 @@ def _stats(folder: Path) -> Iterator[os.stat_result]:
             continue
 
 
-class Growth:
-    """How much a tree has grown since the start, looking only at what was not there then.
+class Promised:
+    """What builds in progress will still write: free now, and spoken for. May be used from several threads."""
 
-    New entries are told apart down to the second level: that is where package caches put what they unpack, and
-    walking all of an old cache every second would cost more than the work that is measured.
-    """
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+        self._lock = threading.Lock()
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._old = set(self._entries())
+    def take(self, name: str, size: int, room: Callable[[], int]) -> int | None:
+        """Promise ``size`` bytes to ``name`` if ``room()`` has them beside what is promised already.
 
-    def bytes(self) -> int:
-        """Bytes in new entries."""
-        new = set(self._entries()) - self._old
-        return used(*(path for path in new if path.parent not in new))
+        None if they are promised now. Otherwise the bytes that others still have to write: while there are any, some
+        may turn out not to be needed; with 0 there is nothing to wait for.
+        """
+        with self._lock:
+            others = sum(self._left.values())
+            if room() < others + size:
+                return others
+            self._left[name] = size
+            return None
 
-    def _entries(self) -> list[Path]:
-        first = _children(self._folder)
-        return first + [path for parent in first for path in _children(parent)]
+    def written(self, name: str, left: int) -> None:
+        """Of what was promised to ``name`` so much is left to be written; nothing if nothing was promised."""
+        with self._lock:
+            if name in self._left:
+                self._left[name] = left
 
-
-def _children(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
+    def release(self, name: str) -> None:
+        """``name`` writes no more."""
+        with self._lock:
+            self._left.pop(name, None)

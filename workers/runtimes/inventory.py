@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,10 +102,13 @@ def choose(built: Sequence[Built], names: Collection[str], *, unused: bool = Fal
     )
 
 
-def remove(root: Path, uv: Uv, gone: Sequence[Built], built: Sequence[Built]) -> int:
+def remove(
+    root: Path, uv: Uv, gone: Sequence[Built], built: Sequence[Built], tick: Callable[[], None] = lambda: None
+) -> int:
     """Remove ``gone`` out of ``built``, and from the package cache what no other one needs. Returns bytes freed.
 
-    Raises RuntimeBusyError before anything is removed if a job runs in one of them or somebody builds it.
+    Raises RuntimeBusyError before anything is removed if a job runs in one of them or somebody builds it. ``tick`` is
+    called while the package cache is pruned, which waits for whoever else works in it.
     """
     before = used(root, uv.cache)
     guards = []
@@ -121,17 +124,17 @@ def remove(root: Path, uv: Uv, gone: Sequence[Built], built: Sequence[Built]) ->
         for guard in guards:
             guard.close()
     left = [item for item in built if item not in gone]
-    _prune(uv, gone, left)
+    _prune(uv, gone, left, tick)
     return before - used(root, uv.cache)
 
 
-def _prune(uv: Uv, gone: Sequence[Built], left: Sequence[Built]) -> None:
+def _prune(uv: Uv, gone: Sequence[Built], left: Sequence[Built], tick: Callable[[], None]) -> None:
     if not uv.cache.exists():
         return
     if not left:
-        uv.run("emptying the package cache", ["cache", "clean"])
+        uv.run("emptying the package cache", ["cache", "clean"], tick=lambda written: tick())
         return
     kept = {package for item in left for package in item.packages.items()}
     names = sorted({name for item in gone for name, version in item.packages.items() if (name, version) not in kept})
     if names:
-        uv.run("pruning the package cache", ["cache", "clean", *names])
+        uv.run("pruning the package cache", ["cache", "clean", *names], tick=lambda written: tick())

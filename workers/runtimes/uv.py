@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,15 @@ from uv import find_uv_bin
 from service.config import Settings
 from service.pip_config import PipConfig, pip_configuration, shown
 from workers.runtimes import NotEnoughDiskError, RuntimeBuildError, SourceUnavailableError
+from workers.runtimes.guard import Guard
 
 _POLL_S = 0.1
 _TICK_S = 1.0
 _RETRIES = 2
 _SLOW_READ_S = 180.0
 """How long a file may keep one waiting: an index's mirror may fetch it first."""
+_LOCK_S = 24 * 3600
+"""How long one uv waits for another that downloads what both need: as long as that takes."""
 _KEPT_LINES = 12
 
 _MEANINGS: tuple[tuple[str, type[RuntimeBuildError], str], ...] = (
@@ -79,6 +83,7 @@ class Uv:
             "UV_HTTP_CONNECT_TIMEOUT": str(max(1, round(self._connect_s / (_RETRIES + 1)))),
             "UV_HTTP_TIMEOUT": str(max(1, round(read_s))),
             "UV_HTTP_RETRIES": str(_RETRIES),
+            "UV_LOCK_TIMEOUT": str(_LOCK_S),
             "NO_COLOR": "1",
         }
         if self._pip.cert:
@@ -94,12 +99,13 @@ class Uv:
         *,
         quick: bool = False,
         hold: Sequence[int] = (),
-        tick: Callable[[], None] = lambda: None,
+        tick: Callable[[int], None] = lambda written: None,
     ) -> str:
-        """Run uv and return what it wrote. Raises RuntimeBuildError with the lines that matter.
+        """Run uv and return what it said. Raises RuntimeBuildError with the lines that matter.
 
         ``quick`` is for steps that load only indexes' pages, where silence means that nobody is there. ``hold`` are
-        file descriptors that uv keeps open until it ends, whatever becomes of us.
+        file descriptors that uv keeps open until it ends, whatever becomes of us. ``tick`` is called every second with
+        the bytes that uv has written; what it raises ends uv.
         """
         read_s = self._connect_s / (_RETRIES + 1) if quick else _SLOW_READ_S
         with tempfile.TemporaryFile() as output:
@@ -122,6 +128,24 @@ class Uv:
             raise self._explain(what, status, text)
         return text
 
+    def idle(self) -> bool:
+        """Whether no uv works in the cache now: each holds the cache's lock while it does."""
+        with self._lock() as lock:
+            return lock.take()
+
+    def tidy(self) -> None:
+        """Remove what a uv that was ended left half unpacked in the cache, unless another one works there.
+
+        What belongs to whom cannot be told, so of several that are ended the last one's caller tidies for all.
+        """
+        with self._lock() as lock:
+            if lock.take():
+                for folder in self.cache.glob(".tmp*"):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _lock(self) -> Guard:
+        return Guard(self.cache / ".lock")
+
     def _explain(self, what: str, status: int, text: str) -> RuntimeBuildError:
         lines = [line.rstrip() for line in text.splitlines() if line.strip()]
         starts = [number for number, line in enumerate(lines) if line.startswith("error:")]
@@ -134,7 +158,7 @@ class Uv:
         return kind("\n".join([f"{what} failed: {meaning}", *(f"  {line}" for line in said), f"  (asked: {indexes})"]))
 
 
-def _wait(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
+def _wait(process: subprocess.Popen[bytes], tick: Callable[[int], None]) -> int:
     waited = _TICK_S
     while True:
         try:
@@ -143,7 +167,16 @@ def _wait(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
             waited += _POLL_S
         if waited >= _TICK_S:
             waited = 0.0
-            tick()
+            tick(_written(process.pid))
+
+
+def _written(pid: int) -> int:
+    """Bytes that a process has written, in all its threads; 0 where the kernel does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.partition(":")[2]) for line in lines if line.startswith("wchar:"))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -28,12 +28,13 @@ from service.config import Settings
 from workers.runtimes import NotEnoughDiskError, Progress, RuntimeBuildError, disk, inventory
 from workers.runtimes.guard import Guard
 from workers.runtimes.inventory import MARKER, Built
-from workers.runtimes.locking import locked_versions
+from workers.runtimes.locking import exactly, locked_versions
 from workers.runtimes.process import JobProcess, clean_environment, sweep_orphans
 from workers.runtimes.uv import Uv
 
 _BOOTSTRAP = Path(__file__).resolve().parents[2] / "jobs" / "bootstrap.py"
 _CHECK_S = 300.0
+_POLL_S = 0.2
 _CHECK = """
 import importlib.metadata, json, sys
 import torch
@@ -68,6 +69,7 @@ class VenvExecutor:
         self._settings = settings
         self._free_bytes = free_bytes
         self._uv = Uv(settings)
+        self._promised = disk.Promised()
         self.root = settings.home / "runtimes"
 
     def folder(self, runtime: RuntimeSpec) -> Path:
@@ -83,14 +85,25 @@ class VenvExecutor:
         marker = inventory.read_marker(self.folder(runtime))
         return marker is not None and marker.get("digest") == runtime.digest and self.python(runtime).exists()
 
-    def ensure(self, runtime: RuntimeSpec, progress: Progress) -> None:
-        """Build the runtime if it is not there; of several builders at once one builds and the others wait."""
+    @property
+    def at_once(self) -> int:
+        """How many runtimes are built at once at most."""
+        return self._settings.parallel_builds
+
+    def ensure(self, runtime: RuntimeSpec, progress: Progress) -> bool:
+        """Build the runtime if it is not there, and say whether this call did.
+
+        Of several builders of one runtime one builds and the others wait. Builds of several runtimes in threads of one
+        process count on the disk what the others will still write, and wait for them where there is no room for all.
+        """
         if self.ready(runtime):
-            return
+            return False
         with self._guard(runtime) as guard:
             guard.wait(waiting=lambda: progress(f"{runtime.name}: waiting for another builder", 0, None))
-            if not self.ready(runtime):
-                self._build(runtime, guard, progress)
+            if self.ready(runtime):
+                return False
+            self._build(runtime, guard, progress)
+            return True
 
     def start(
         self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float, extra: Mapping[str, str] | None = None
@@ -136,12 +149,20 @@ class VenvExecutor:
         return inventory.cache_bytes(self._uv, self.list_built())
 
     def remove(
-        self, names: Collection[str] = (), *, everything: bool = False, unused: bool = False
+        self,
+        names: Collection[str] = (),
+        *,
+        everything: bool = False,
+        unused: bool = False,
+        tick: Callable[[], None] = lambda: None,
     ) -> tuple[tuple[Built, ...], int]:
-        """Remove runtimes, and from the package cache what only they needed. Returns them and the bytes freed."""
+        """Remove runtimes, and from the package cache what only they needed. Returns them and the bytes freed.
+
+        Pruning waits for whoever else installs from the cache; what ``tick`` raises meanwhile ends that.
+        """
         built = self.list_built()
         gone = built if everything else inventory.choose(built, names, unused=unused)
-        return gone, inventory.remove(self.root, self._uv, gone, built)
+        return gone, inventory.remove(self.root, self._uv, gone, built, tick)
 
     def _guard(self, runtime: RuntimeSpec) -> Guard:
         return Guard(inventory.lock_path(self.root, inventory.key(runtime)))
@@ -156,44 +177,67 @@ class VenvExecutor:
             if folder.exists():
                 progress(f"{runtime.name}: clearing an unfinished build", 0, None)
                 shutil.rmtree(folder)
+                self._uv.tidy()
             progress(f"{runtime.name}: asking the package index", 0, runtime.installed_bytes)
             self._uv.run(f"creating {folder}", ["venv", "--quiet", "--python", base, str(folder)], hold=[guard.fd])
             self._install(runtime, guard, progress)
             _write_marker(runtime, folder, base, time.monotonic() - started)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
+            self._uv.tidy()
             raise
-        if not self._settings.keep_package_cache:
+        if not self._settings.keep_package_cache and self._uv.idle():  # if not, the last one to build empties it
             self._uv.run("emptying the package cache", ["cache", "clean"])
 
     def _install(self, runtime: RuntimeSpec, guard: Guard, progress: Progress) -> None:
-        what = f"runtime {runtime.name}"
+        what, wanted = f"runtime {runtime.name}", self.folder(runtime) / "locked.txt"
+        wanted.write_text(exactly(runtime.lock), "utf-8")
         command = ["pip", "install", "--no-deps", "--require-hashes", "--no-build", "--link-mode=hardlink"]
         command += ["--compile-bytecode"]  # jobs write none, and would compile thousands of modules at each start
-        command += [*self._uv.index_arguments(), "--python", str(self.python(runtime)), "-r", str(runtime.lock)]
-        plan = self._uv.run(what, [*command, "--dry-run"], quick=True, hold=[guard.fd])
-        if "Would download" in plan:
-            self._demand_disk(runtime)
-        growth = disk.Growth(self._uv.cache)
-        doing = f"{runtime.name}: downloading and unpacking" if "Would download" in plan else f"{runtime.name}: linking"
-
-        def tick() -> None:
-            done = max(growth.bytes(), disk.used(self.folder(runtime)))
-            progress(doing, min(done, runtime.installed_bytes), runtime.installed_bytes)
-
-        self._uv.run(what, command, hold=[guard.fd], tick=tick)
+        command += [*self._uv.index_arguments(), "--python", str(self.python(runtime)), "-r", str(wanted)]
+        asking = f"{runtime.name}: asking the package index"
+        plan = self._uv.run(
+            what,
+            [*command, "--dry-run"],
+            quick=True,
+            hold=[guard.fd],
+            tick=lambda written: progress(asking, 0, runtime.installed_bytes),
+        )
+        try:
+            if "Would download" in plan:
+                self._demand_disk(runtime, progress)
+                self._uv.run(
+                    what, command, hold=[guard.fd], tick=lambda written: self._grow(runtime, progress, written)
+                )
+            else:
+                linking = f"{runtime.name}: linking and compiling"
+                self._uv.run(what, command, hold=[guard.fd], tick=lambda written: progress(linking, 0, None))
+        finally:
+            self._promised.release(runtime.name)
         progress(f"{runtime.name}: built", runtime.installed_bytes, runtime.installed_bytes)
 
-    def _demand_disk(self, runtime: RuntimeSpec) -> None:
-        free = self._free_bytes(self._settings.home)
-        spare = self._settings.disk_spare_bytes
-        if free < runtime.installed_bytes + spare:
-            raise NotEnoughDiskError(
-                f"runtime {runtime.name} needs {disk.human(runtime.installed_bytes)} of disk "
-                f"({disk.human(runtime.download_bytes)} to download), and {disk.human(spare)} must stay free; "
-                f"{disk.human(free)} is free at {self._settings.home}. Nothing was downloaded. `gradmatrix runtimes "
-                f"remove` frees some; GRADMATRIX_HOME may name a folder on a larger disk"
-            )
+    def _grow(self, runtime: RuntimeSpec, progress: Progress, written: int) -> None:
+        size = runtime.installed_bytes
+        self._promised.written(runtime.name, max(size - written, 0))
+        linked = any(self.folder(runtime).glob("lib/python*/site-packages/torch"))
+        doing = "compiling" if linked else "downloading and unpacking"
+        progress(f"{runtime.name}: {doing}", min(written, size), size)
+
+    def _demand_disk(self, runtime: RuntimeSpec, progress: Progress) -> None:
+        """Take the room that the runtime needs, waiting for builds in progress. Raises NotEnoughDiskError."""
+        spare, size = self._settings.disk_spare_bytes, runtime.installed_bytes
+        home = self._settings.home
+        while others := self._promised.take(runtime.name, size, lambda: self._free_bytes(home) - spare):
+            progress(f"{runtime.name}: waiting for room on the disk", 0, None)
+            time.sleep(_POLL_S)
+        if others is None:
+            return
+        raise NotEnoughDiskError(
+            f"runtime {runtime.name} needs {disk.human(size)} of disk "
+            f"({disk.human(runtime.download_bytes)} to download), and {disk.human(spare)} must stay free; "
+            f"{disk.human(self._free_bytes(home))} is free at {home}. Nothing was downloaded. `gradmatrix runtimes "
+            f"remove` frees some; GRADMATRIX_HOME may name a folder on a larger disk"
+        )
 
     def _ask(self, runtime: RuntimeSpec) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="gradmatrix-check-") as workdir:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tarfile
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from service.config import Settings
-from service.subjects import UnknownSubject, parse_subject
+from service.subjects import UnknownSubject, parse_subject, resolve
 
 HTTPS = "https://host.invalid/owner/name"
 
@@ -24,6 +25,7 @@ def allowed(settings: Settings, tmp_path: Path) -> Settings:
     [
         ("deepspeed==0.18.3", "release", {"name": "deepspeed", "version": "0.18.3"}),
         (" Deep_Speed == 0.18.3rc1 ", "release", {"name": "deep-speed", "version": "0.18.3rc1"}),
+        (" torch ", "torch", {"name": "torch"}),
         ("1f2e3d4", "commit", {"repository": HTTPS, "ref": "1f2e3d4"}),
         ("1F2E3D4" + "a" * 33, "commit", {"repository": HTTPS, "ref": "1f2e3d4" + "a" * 33}),
         (f"git+{HTTPS}@main", "commit", {"repository": HTTPS, "ref": "main"}),
@@ -48,6 +50,20 @@ def test_folders(allowed: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for text in (f"git+file://{tmp_path}/repo@main", f"git+{tmp_path}/repo@main", f"git+{tmp_path}/x/../repo/@main"):
         local = parse_subject(text, allowed)
         assert (local.kind, local.repository, local.ref) == ("commit", str(tmp_path / "repo"), "main")
+
+
+def test_torch_has_no_files_and_one_content_everywhere(allowed: Settings, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    checkout = resolve(parse_subject("torch", allowed), allowed)
+    assert (checkout.subject, checkout.kind, checkout.label, checkout.ref) == ("torch", "torch", "torch", "")
+    assert read_tar(checkout.tar) == []
+    elsewhere = allowed.model_copy(update={"home": tmp_path / "elsewhere"})
+    assert resolve(parse_subject("torch", elsewhere), elsewhere).digest == checkout.digest
+
+
+def read_tar(tar: Path) -> list[str]:
+    with tarfile.open(tar) as archive:
+        return archive.getnames()
 
 
 def test_a_path_is_taken_literally_and_an_address_is_not(allowed: Settings, tmp_path: Path) -> None:

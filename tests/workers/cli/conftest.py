@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.workers.runtimes.conftest import bench, only_index  # noqa: F401 - fixtures
 from workers.cli.app import app
 
 Gradmatrix = Callable[..., tuple[int, str, str]]

@@ -19,6 +19,7 @@ PLAIN = CellRow(
     label="deepspeed==0.18.3",
     torch="2.11.0",
     runtime="2.11.0-index",
+    channel="release",
     transport="gloo",
     world_size=2,
     case=DIM0,

@@ -63,6 +63,37 @@ def test_a_step_that_only_grows_is_repeated_seldom_and_a_new_step_at_once() -> N
     ]
 
 
+def test_several_builds_have_a_moving_line_each_and_lose_it_as_they_end() -> None:
+    with LiveWatcher(Console(file=io.StringIO(), force_terminal=True, width=100)) as watch:
+
+        def shown() -> list[tuple[str, str]]:
+            return [(task.description, str(task.fields["amount"])) for task in watch._progress.tasks]
+
+        first, second = watch.growing("2.2.2-index"), watch.growing("2.11.0-index")
+        first("2.2.2-index: downloading", 1_000_000_000, 5_000_000_000)
+        second("2.11.0-index: downloading", 20_000_000, 4_000_000_000)
+        first("2.2.2-index: compiling", 4_800_000_000, 5_000_000_000)
+        assert shown() == [
+            ("2.2.2-index: compiling", "4.8 GB of 5.0 GB"),
+            ("2.11.0-index: downloading", "20 MB of 4.0 GB"),
+        ]
+        watch.ended("2.2.2-index", "built")
+        assert [name for name, _ in shown()] == ["2.11.0-index: downloading"]
+
+
+def test_several_builds_in_a_log_keep_their_own_rhythm() -> None:
+    watch, out, clock = plain()
+    for second in range(6):
+        for name in ("2.2.2-index", "2.11.0-index")[: 1 + (second > 2)]:
+            watch.growing(name)(f"{name}: downloading", second, 9)
+        clock.now += 1
+    assert [line[10:] for line in out.getvalue().splitlines()] == [
+        "2.2.2-index: downloading",
+        "2.11.0-index: downloading, 3 B of 9 B",
+        "2.2.2-index: downloading, 5 B of 9 B",
+    ]
+
+
 def test_what_is_right_has_no_line_and_what_did_not_answer_has_its_reason() -> None:
     watch, out, _ = plain()
     watch(JOB)

@@ -42,6 +42,18 @@ def test_a_runtime_that_cannot_be_built_is_one_error_and_the_submission_waits(
     assert "submission s1: 4 of 4 cells to run, in 2 jobs" in err
 
 
+def test_keeping_runtimes_is_yes_or_no_and_may_stand_beside_resume(
+    home: Path, gradmatrix: Gradmatrix, words: tuple[str, ...]
+) -> None:
+    status, _, err = gradmatrix(*words, "--keep-runtimes", "maybe")
+    assert (status, home.exists()) == (2, False)
+    assert "'maybe' is not one of 'yes', 'no'" in err
+    for more in (words, ("run", "--resume")):
+        status, _, err = gradmatrix(*more, "--keep-runtimes", "no")
+        assert (status, "2.11.0-index: could not be built" in err) == (2, True)
+        assert "submission s1: 4 of 4 cells to run, in 2 jobs" in err
+
+
 def test_what_is_answered_is_not_executed_again(home: Path, gradmatrix: Gradmatrix, words: tuple[str, ...]) -> None:
     gradmatrix(*words)
     answer(home, 1, {})

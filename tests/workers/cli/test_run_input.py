@@ -20,7 +20,7 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         (("run",), "name at least one subject to test: "),
         (
             ("run", "deepspeed==0.18.3"),
-            "say on which torch: --torch V, once per version; there are 2.2.2, 2.9.1, 2.11.0, 2.13.0",
+            "say on which torch: --torch V, once per version; there are 2.2.2, 2.3.1, 2.4.1, 2.5.1",
         ),
         ((*GOOD[:2], "--torch", "2.11.1"), "torch 2.11.1 is not in the catalogue: did you mean 2.11.0"),
         (
@@ -31,6 +31,10 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         ((*GOOD, "--world-size", "16"), "world size '16' is not known: the nearest is 8; there are 2, 4, 8"),
         ((*GOOD, "--world-size", "two"), "world size 'two' is not known: there are 2, 4, 8"),
         ((*GOOD, "--world-size", "-2"), "world size '-2' is not known: there are 2, 4, 8"),
+        ((*GOOD, "--transport", "glo"), "transport 'glo' is not known: did you mean gloo"),
+        ((*GOOD, "--transport", "nccl"), "this host has no nccl: it has no GPU, and what there is: gloo, nc"),
+        (("run", "torch==2.11.0", "--torch", "2.11.0"), "as a subject torch has no version: name it torch"),
+        (("run", "torch>=2", "--torch", "2.11.0"), "as a subject torch has no version: name it torch"),
         ((*GOOD, "--case", "exchange/dim1*"), "no case fits 'exchange/dim1*': did you mean exchange/dim0"),
         (("run", "deepsped==0.18.3x!", "--torch", "2.11.0"), "'0.18.3x!' is no version"),
         (("run", "./nowhere", "--torch", "2.11.0"), "there is no such folder"),
@@ -40,6 +44,7 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         (("run", "--resume", "--mode", "eager"), "so --mode cannot"),
         (("run", "--resume", "--case", "dim0"), "so --case cannot"),
         (("run", "--resume", "--world-size", "4"), "so --world-size cannot"),
+        (("run", "--resume", "--transport", "gloo"), "so --transport cannot"),
         (("run", "--resume", "--rerun"), "so --rerun cannot"),
     ],
 )

@@ -81,6 +81,34 @@ def test_a_cell_by_words_that_fit_it(home: Path, gradmatrix: Gradmatrix) -> None
     assert out.startswith(f"cell {cell}: ")
 
 
+def test_a_cell_shows_its_row_over_torch_from_other_submissions_too(home: Path, gradmatrix: Gradmatrix) -> None:
+    cell = fault_cell(home, gradmatrix)
+    submit(home, torch=("2.10.0", "2.12.0.dev20260301"))
+    lines = gradmatrix("show", cell)[1].splitlines()
+    assert (
+        "over torch: 2.9.1 agree exact · 2.10.0 agree exact · [2.11.0 zero 0/64] · 2.12.0.dev20260301 agree exact"
+    ) in lines
+    (edges,) = [line for line in lines if line.startswith("edges: ")]
+    assert edges.startswith("edges: zero gradient: torch 2.11.0 only; right on ")
+    submitted = " ".join(gradmatrix("show", "s1")[1].split())
+    assert "zero gradient in traced exchange/dim0 (aot_eager; 2 ranks): torch 2.11.0 only; right on " in submitted
+    assert "2.10.0 and 2.12.0.dev20260301" in submitted or "from 2.12.0.dev20260301 on" in submitted
+    status, out, _ = gradmatrix("show", "s1", "--json", "-")
+    (fault,) = [cell for cell in json.loads(out) if cell["verdict"] == "zero_gradient"]
+    (edge,) = fault["edges"]
+    assert (edge["last_good"], edge["first_bad"], edge["fixed_in"]) == ("2.10.0", "2.11.0", "2.12.0.dev20260301")
+    assert status == 0
+
+
+def test_a_broken_catalogue_hides_nothing_that_is_stored(home: Path, gradmatrix: Gradmatrix, tmp_path: Path) -> None:
+    cell = fault_cell(home, gradmatrix)
+    (tmp_path / "catalog.toml").write_text("nonsense", "utf-8")
+    (home / "config.toml").write_text(f'catalog = "{tmp_path / "catalog.toml"}"\n', "utf-8")
+    status, out, _ = gradmatrix("show", cell)
+    assert status == 0
+    assert "edges: zero gradient: torch 2.11.0 only; right up to 2.9.1" in out.splitlines()
+
+
 def test_words_that_fit_several_cells_are_an_error_that_lists_them(home: Path, gradmatrix: Gradmatrix) -> None:
     submit(home)
     status, out, err = gradmatrix("show", "deepspeed==0.18.3", "2.11.0")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from service.errors import UsageError
 from tests.support.wheels import make_lock
 from tests.workers.runtimes.conftest import Bench
 from workers.runtimes import RuntimeBusyError
-from workers.runtimes.disk import Growth, human, used
+from workers.runtimes.disk import human, used
 from workers.runtimes.guard import Guard
 from workers.runtimes.inventory import MARKER, key, lock_path
 
@@ -84,18 +82,6 @@ def test_a_runtime_in_use_stays_and_so_do_the_others(both: Bench) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest(both: Bench) -> None:
     with pytest.raises(UsageError, match=r"9\.9\.8-index is not built: did you mean 9\.9\.9-index"):
         both.executor.remove(["9.9.8-index"])
-
-
-def test_growth_sees_only_what_is_new(tmp_path: Path) -> None:
-    (tmp_path / "old" / "a").mkdir(parents=True)
-    (tmp_path / "old" / "a" / "file").write_bytes(b"x" * 2**20)
-    growth = Growth(tmp_path)
-    assert growth.bytes() == 0
-    for place in ("old/b", "new/c"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "file").write_bytes(b"x" * 2**20)
-    (tmp_path / "new" / "c" / "again").hardlink_to(tmp_path / "new" / "c" / "file")
-    assert 2 * 2**20 <= growth.bytes() < 2.5 * 2**20, "two files, and at most a few blocks of folders"
 
 
 @pytest.mark.parametrize(

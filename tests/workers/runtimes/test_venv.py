@@ -8,20 +8,25 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from service.catalog import RuntimeSpec
 from service.config import Settings
 from tests.support.index import StandInIndex, wait_for_request
-from tests.support.wheels import make_catalog, make_lock, make_wheel
+from tests.support.wheels import make_catalog, make_lock, make_torch, make_wheel
 from tests.workers.runtimes.conftest import Bench
 from workers.runtimes import NotEnoughDiskError, RuntimeBuildError, SourceUnavailableError
+from workers.runtimes.building import Check, build_all
 from workers.runtimes.guard import Guard
 from workers.runtimes.inventory import MARKER, key, lock_path
 from workers.runtimes.venv import VenvExecutor
 
 ROOT = Path(__file__).resolve().parents[3]
+TORCH_9, TORCH_8 = "torch-9.9.9-py3-none-any.whl", "torch-8.8.8-py3-none-any.whl"
 
 BUILDER = """
 import sys
@@ -122,9 +127,51 @@ def test_too_little_disk_is_said_before_the_download_with_both_numbers(bench: Be
     with pytest.raises(NotEnoughDiskError) as caught:
         VenvExecutor(bench.settings, free_bytes=almost).ensure(bench.spec(), bench.progress)
     assert all(words in str(caught.value) for words in ("9.0 MB", "4.0 MB to download", "11.0 MB is free", "2.0 MB"))
-    assert asked == [bench.settings.home]
+    assert set(asked) == {bench.settings.home}
     assert bench.left() == []
     VenvExecutor(bench.settings, free_bytes=lambda folder: 11_000_000).ensure(bench.spec(), bench.progress)
+
+
+def test_builds_that_do_not_fit_together_wait_for_each_other(bench: Bench) -> None:
+    """12 MB beside what must stay free, 9 MB each: either fits alone, and the second one once the first is built."""
+    bench.index.fail(TORCH_9, "held")
+    executor = VenvExecutor(bench.settings, free_bytes=lambda folder: 14_000_000)
+
+    def build(spec: RuntimeSpec, check: Check) -> None:
+        def progress(what: str, done: int, total: int | None) -> None:
+            bench.progress(what, done, total)
+            if what == "8.8.8-index: waiting for room on the disk":
+                bench.index.released.set()
+
+        if spec.torch == "8.8.8":
+            wait_for_request(bench.index, TORCH_9)
+        executor.ensure(spec, progress)
+
+    build_all(build, [bench.spec("9.9.9"), bench.spec("8.8.8")], at_once=2)
+    said = [what for what, _, _ in bench.said]
+    waited = said.index("8.8.8-index: waiting for room on the disk")
+    assert waited < said.index("9.9.9-index: built") < said.index("8.8.8-index: built")
+    assert len(bench.left()) == 2
+
+
+def test_what_does_not_fit_beside_what_was_built_meanwhile_is_refused(bench: Bench) -> None:
+    bench.index.fail(TORCH_9, "held")
+    free = [14_000_000]
+    executor = VenvExecutor(bench.settings, free_bytes=lambda folder: free[0])
+
+    def build(spec: RuntimeSpec, check: Check) -> None:
+        def progress(what: str, done: int, total: int | None) -> None:
+            if what == "8.8.8-index: waiting for room on the disk":
+                free[0] = 5_000_000
+                bench.index.released.set()
+
+        if spec.torch == "8.8.8":
+            wait_for_request(bench.index, TORCH_9)
+        executor.ensure(spec, progress)
+
+    with pytest.raises(NotEnoughDiskError, match=r"8\.8\.8-index needs 9\.0 MB.* 5\.0 MB is free"):
+        build_all(build, [bench.spec("9.9.9"), bench.spec("8.8.8")], at_once=2)
+    assert bench.left() == [key(bench.spec("9.9.9"))]
 
 
 def test_what_the_cache_holds_needs_no_disk(bench: Bench) -> None:
@@ -146,6 +193,68 @@ def test_an_interruption_leaves_nothing(bench: Bench) -> None:
     assert bench.left() == []
     with Guard(lock_path(bench.executor.root, key(bench.spec()))) as guard:
         assert guard.take(), "uv was ended too: it holds the lock while it lives"
+
+
+def test_builds_that_are_stopped_leave_nothing_in_the_cache_either(bench: Bench) -> None:
+    """Two at once, each with half of a file unpacked: whichever ends last tidies for both."""
+    for name in (TORCH_9, TORCH_8):
+        bench.index.fail(name, "held")
+    executor, stop, downloading = bench.executor, threading.Event(), set[str]()
+
+    def half_unpacked() -> list[Path]:
+        return list(bench.settings.home.glob("cache/uv/.tmp*"))
+
+    def build(spec: RuntimeSpec, check: Check) -> None:
+        def progress(what: str, done: int, total: int | None) -> None:
+            downloading.update({spec.torch} if "downloading" in what else ())
+            if len(downloading) == 2 and len(half_unpacked()) >= 2:
+                stop.set()
+            check()
+
+        executor.ensure(spec, progress)
+
+    with pytest.raises(InterruptedError):
+        build_all(build, [bench.spec("9.9.9"), bench.spec("8.8.8")], at_once=2, stop=stop)
+    assert (bench.left(), half_unpacked()) == ([], [])
+
+
+def test_an_index_that_does_not_answer_can_be_left(bench: Bench) -> None:
+    bench.index.fail("torch", "stall")
+
+    def interrupt(what: str, done: int, total: int | None) -> None:
+        if any(path.startswith("/simple/torch") for path in bench.index.requests):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        bench.executor.ensure(bench.spec(), interrupt)
+    assert bench.left() == []
+
+
+def test_a_build_shows_its_own_bytes_and_no_other_builds(bench: Bench) -> None:
+    """8 MB of one are on their way, half of them here; of the other a kilobyte."""
+    files = {"torch/__init__.py": "", "torch/data.bin": "x" * 8_000_000}
+    make_lock(bench.spec("9.9.9").lock, [make_wheel(bench.index.folder, "torch", "9.9.9", files)])
+    for name in (TORCH_9, TORCH_8):
+        bench.index.fail(name, "held")
+    executor, stop, most = bench.executor, threading.Event(), dict[str, int]()
+
+    def build(spec: RuntimeSpec, check: Check) -> None:
+        def progress(what: str, done: int, total: int | None) -> None:
+            if "downloading" in what:
+                # two looks of the small one after the big one has its half: by then it would have seen that
+                big = most.get("9.9.9", 0) > 3_000_000
+                looks["8.8.8"] += spec.torch == "8.8.8" and big
+                most[spec.torch] = max(done, most.get(spec.torch, 0))
+                if looks["8.8.8"] == 2:
+                    stop.set()
+            check()
+
+        executor.ensure(spec, progress)
+
+    looks = Counter[str]()
+    with pytest.raises(InterruptedError):
+        build_all(build, [bench.spec("9.9.9"), bench.spec("8.8.8")], at_once=2, stop=stop)
+    assert most["8.8.8"] < 1_000_000 < 3_000_000 < most["9.9.9"] < 9_000_000
 
 
 def test_a_killed_builder_is_followed_by_another(bench: Bench, only_index: pytest.MonkeyPatch) -> None:
@@ -206,6 +315,15 @@ def test_a_second_index_counts_like_the_first(bench: Bench, tmp_path: Path, monk
         monkeypatch.setenv("PIP_EXTRA_INDEX_URL", more.url)
         bench.executor.ensure(bench.spec(), bench.progress)
     assert bench.executor.check(bench.spec()).problems == ()
+
+
+def test_a_build_with_a_local_part_is_not_taken_for_the_locked_one(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_torch(tmp_path / "more", "9.9.9+cpu")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "more"))
+    bench.executor.ensure(bench.spec(), bench.progress)
+    assert bench.executor.check(bench.spec()).torch == "9.9.9"
 
 
 def test_another_python_is_refused(bench: Bench, tmp_path: Path) -> None:

@@ -1,0 +1,220 @@
+"""A page of results in Markdown: which cells stand in which table is data, what they say comes from the store.
+
+On the straight line this is an end, beside the dashboard: rows from ``service.store`` in, text out. Pure. A page is
+described by a TOML file: tables of chosen rows over torch versions, the distinct faults in sentences, and remarks.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from jobs.contract import MODES, TRACED_MODES
+from service.edges import version_order
+from service.errors import UsageError, nearest
+from service.verdicts import VERDICTS, Verdict
+
+if TYPE_CHECKING:
+    from service.compare import Finding
+    from service.store.views import CellRow
+
+NEVER = "·"
+"""In a table: never run."""
+UNTRACED = "\N{DEGREE SIGN}"
+WORDS = {
+    Verdict.AGREE: "ok",
+    Verdict.AGREE_UNTRACED: f"ok{UNTRACED}",
+    Verdict.ZERO_GRADIENT: "zero",
+    Verdict.NO_GRADIENT: "none",
+    Verdict.MISMATCH: "wrong",
+    Verdict.RAISED: "raises",
+    Verdict.PARTIAL_RAISE: "raises on some ranks",
+    Verdict.UNSUPPORTED: "absent",
+    Verdict.UNIMPORTABLE: "no import",
+}
+"""What stands in a table for a verdict; the others stand there by their own short word."""
+LEGEND = {
+    "ok": "forward and gradient agree with the truth, to the bit where numbers are only moved",
+    f"ok{UNTRACED}": "right, but the collective was in no traced graph: the mode proved nothing",
+    "zero": "every element of the gradient is zero; the forward is right",
+    "none": "there is no gradient at all (`None`), and no error",
+    "absent": "this torch has no such function, or it cannot be called here",
+    "no import": "the subject cannot be imported on this torch",
+    NEVER: "not run",
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Mode = Literal["eager", "aot_eager", "inductor"]
+
+
+class Line(_Strict):
+    """One line of a table: the cells of one case. What is not said is the table's."""
+
+    name: str
+    case: str
+    subject: str = ""
+    transport: str = ""
+    world_size: int = 0
+    modes: tuple[Mode, ...] = ()
+
+
+class Table(_Strict):
+    """Lines over torch versions. ``show``: a word per verdict, or how many elements of the gradient are not zero."""
+
+    title: str
+    text: str = ""
+    subject: str = "torch"
+    transport: str = "gloo"
+    world_size: int = 2
+    modes: tuple[Mode, ...] = MODES  # type: ignore[assignment]
+    show: Literal["word", "nonzero"] = "word"
+    lines: tuple[Line, ...]
+
+
+class Faults(_Strict):
+    """The sentences about every distinct fault of some subjects."""
+
+    title: str
+    text: str = ""
+    subjects: tuple[str, ...]
+
+
+class Remark(_Strict):
+    """What a person found out and the numbers do not tell."""
+
+    title: str
+    text: str
+
+
+class Page(_Strict):
+    """A page as its file describes it."""
+
+    title: str
+    text: str
+    tables: tuple[Table, ...]
+    faults: tuple[Faults, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Every subject whose rows the page needs."""
+        of_lines = (line.subject or table.subject for table in self.tables for line in table.lines)
+        return tuple(dict.fromkeys([*of_lines, *(subject for part in self.faults for subject in part.subjects)]))
+
+
+def parse(text: str, name: str) -> Page:
+    """The page that a TOML text describes. Raises UsageError, naming file and entry."""
+    try:
+        page = Page.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{name} is not TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return page
+
+
+def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[CellRow]], Sequence[Finding]]) -> str:
+    """The page as Markdown. Raises UsageError where a line names what the rows do not hold."""
+    answered = [row for row in rows if row.verdict is not None]
+    columns = columns_of(answered)
+    parts = [f"# {page.title}", page.text.strip(), _measured(answered, columns)]
+    for table in page.tables:
+        parts += [f"## {table.title}", table.text.strip(), _table(table, answered, columns)]
+    parts += [_legend(parts)]
+    for part in page.faults:
+        mine = [row for row in answered if row.label in part.subjects]
+        parts += [f"## {part.title}", part.text.strip(), "\n".join(f"- {_finding(one)}" for one in findings(mine))]
+    for remark in page.remarks:
+        parts += [f"## {remark.title}", remark.text.strip()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _measured(rows: Sequence[CellRow], columns: Mapping[str, str]) -> str:
+    failing = sum(VERDICTS[Verdict(row.verdict or "")].failing for row in rows)
+    return f"From {len(rows)} answered cells on {len(columns)} torch versions, of which {failing} do not agree."
+
+
+def columns_of(rows: Iterable[CellRow]) -> dict[str, str]:
+    """Runtime and what stands above its column: the torch version, or the runtime where one version has several."""
+    names: dict[str, str] = {row.runtime: row.torch for row in rows}
+    versions = list(names.values())
+    ordered = sorted(names, key=lambda runtime: (version_order(names[runtime]), runtime))
+    return {runtime: names[runtime] if versions.count(names[runtime]) == 1 else runtime for runtime in ordered}
+
+
+def _table(table: Table, rows: Sequence[CellRow], columns: Mapping[str, str]) -> str:
+    lines = [["", *columns.values()], ["---"] * (len(columns) + 1)]
+    for line in table.lines:
+        cells = _cells(table, line, rows)
+        lines.append([line.name, *(_cell(table, cells.get(runtime, [])) for runtime in columns)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cells(table: Table, line: Line, rows: Sequence[CellRow]) -> dict[str, list[CellRow]]:
+    """The cells of a line by runtime: of the newest version of its case, in the order of modes."""
+    subject, transport = line.subject or table.subject, line.transport or table.transport
+    world_size, modes = line.world_size or table.world_size, line.modes or table.modes
+    of_case = [row for row in rows if row.case == line.case]
+    if not of_case:
+        raise UsageError(
+            f"{line.name}: no cell of the case {line.case}: {nearest(line.case, {row.case for row in rows})}"
+        )
+    version = max(row.version for row in of_case)
+    found: dict[str, list[CellRow]] = {}
+    for row in sorted(of_case, key=lambda row: MODES.index(row.mode)):
+        where = (row.label, row.transport, row.world_size, row.version)
+        if where == (subject, transport, world_size, version) and row.mode in modes:
+            found.setdefault(row.runtime, []).append(row)
+    return found
+
+
+def _cell(table: Table, cells: Sequence[CellRow]) -> str:
+    """``ok``, or ``eager ok, traced **zero**`` where the modes differ."""
+    said = {row.mode: _word(row) if table.show == "word" else _nonzero(row) for row in cells}
+    if len(set(said.values())) < 2:
+        return next(iter(said.values()), NEVER)
+    return ", ".join(f"{_modes(modes)} {word}" for word, modes in _by_word(said))
+
+
+def _by_word(said: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    for word, pairs in groupby(said.items(), key=lambda pair: pair[1]):
+        yield word, [mode for mode, _ in pairs]
+
+
+def _modes(modes: Sequence[str]) -> str:
+    return "traced" if tuple(modes) == TRACED_MODES else ", ".join(modes)
+
+
+def _word(row: CellRow) -> str:
+    verdict = Verdict(row.verdict or "")
+    word = WORDS.get(verdict, verdict.info.label)
+    return f"**{word}**" if verdict.failing and verdict is not Verdict.UNIMPORTABLE else word
+
+
+def _nonzero(row: CellRow) -> str:
+    if row.nonzero_got is None or row.nonzero_expected is None:
+        return _word(row)
+    share = f"{row.nonzero_got}/{row.nonzero_expected}"
+    return f"**{share}**" if Verdict(row.verdict or "").failing else share
+
+
+def _legend(parts: Sequence[str]) -> str:
+    """What the words mean that occur in the tables."""
+    tables = "\n".join(part for part in parts if part.startswith("|"))
+    words = [word for word in LEGEND if f" {word} |" in tables or f"{word}*" in tables or f" {word}," in tables]
+    return "\n".join(f"- {word}: {LEGEND[word]}." for word in words)
+
+
+def _finding(finding: Finding) -> str:
+    """A sentence as Markdown: what came from a subject or from torch is shown as it is."""
+    text = f"{finding.text}{f' ({finding.why})' if finding.why else ''}"
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|" else char for char in text)
