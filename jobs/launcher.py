@@ -60,8 +60,7 @@ class Launcher:
         """Run everything; whatever goes wrong in here ends in a ``bye`` that says so."""
         self._phase("import torch", self._import_torch)
         self.out.emit("hello", **facts.hello())
-        # Torch's own cases are bare collectives, for which inductor writes no kernel.
-        self._phase("warm tracer", lambda: trace.warm(self._traced_modes(), kernels=self.spec.subject != TORCH))
+        self._phase("warm tracer", lambda: trace.warm(self._traced_modes()))
         self._phase("oracle", self._oracles)
         zygote = self._fork_zygote(subject="")
         try:

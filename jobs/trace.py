@@ -19,14 +19,15 @@ TRACER_MODULES = (
     "torch._inductor.compile_fx",
     "sympy",
 )
+VECTOR_MODULES = ("torch._inductor.cpu_vec_isa", "torch._inductor.codecache")
+"""Where inductor keeps the sets of instructions that it knows: the first, or where there is none yet the second."""
 TEXT_LIMIT = 500
 
 
-def warm(modes: tuple[str, ...], *, kernels: bool = True) -> None:
+def warm(modes: tuple[str, ...]) -> None:
     """Import what backwards need, and the tracer where there are ``modes``: one small function compiled in each.
 
-    ``kernels``: whether that is one for which inductor writes C++, which readies the compiler as well, and takes most
-    of the time. Forward only and under no_grad: after a backward here, autograd refuses to run in forked children.
+    Forward only and under no_grad: after a backward in this process, autograd refuses to run in forked children.
     """
     import importlib
 
@@ -35,9 +36,26 @@ def warm(modes: tuple[str, ...], *, kernels: bool = True) -> None:
     for name in BACKWARD_MODULES + (TRACER_MODULES if modes else ()):
         importlib.import_module(name)
     for mode in modes:
+        if mode == "inductor":
+            _take_one_instruction_set()
         with torch.no_grad(), _self_tests_in_forks():
-            torch.compile(_kernel if kernels else _bare, backend=_backend(mode))(*[torch.ones(4, 4)] * 2)
+            torch.compile(_small, backend=_backend(mode))(torch.ones(4))
         torch._dynamo.reset()
+
+
+def _take_one_instruction_set() -> None:
+    """Have inductor write vector code for AVX2 whatever more the processor has.
+
+    So the same cell is the same program on every host; and inductor would compile a test for each set that there is,
+    which took longer than all of its cases.
+    """
+    import importlib
+
+    for name in VECTOR_MODULES:
+        with contextlib.suppress(ImportError):
+            module: Any = importlib.import_module(name)
+            if hasattr(module, "supported_vec_isa_list"):
+                module.supported_vec_isa_list = [s for s in module.supported_vec_isa_list if str(s) == "avx2"]
 
 
 @contextlib.contextmanager
@@ -71,12 +89,8 @@ def _self_tests_in_forks() -> Iterator[None]:
         subprocess.check_call = original
 
 
-def _kernel(x: Any, y: Any) -> Any:
-    return (x * 2 + y).sin()
-
-
-def _bare(x: Any, y: Any) -> Any:
-    return x @ y
+def _small(x: Any) -> Any:
+    return (x * 2 + 1).sin()
 
 
 def _backend(mode: str) -> Any:

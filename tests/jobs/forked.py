@@ -103,8 +103,10 @@ def wrong_roles(case: CaseInfo, world_size: int, ranks: list[tuple[str, Kept]]) 
             gradient = kept["grad", truth.name]
             along += float((gradient * truth.tensor).sum()) if gradient is not None else 0.0
             moved += float(kept.get(("fd", "loss"), 0.0)) if truth.name == "x" else 0.0
-        elif not same(case, kept[truth.role, truth.name], truth.tensor):
+        elif not same(case, got := kept[truth.role, truth.name], truth.tensor):
             wrong.add(truth.role)
+            if got is not None and bool(got.isnan().all()):
+                wrong.add("not a number")
     untraced = all(("fd", "loss") in kept for _, kept in ranks)
     return sorted(wrong | ({"fd"} if untraced and not near(case, along, moved) else set()))
 

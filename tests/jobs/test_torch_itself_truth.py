@@ -107,7 +107,7 @@ def test_the_branch_for_nccl_of_a_gather_s_backward_is_wrong_on_2_2_in_two_ways(
     )
     sub_group, transposed = told(OLD, 4, "nccl-dispatch", "eager", *cases)
     assert sub_group == ["ok", "raised IndexError: tuple index out of range"]
-    assert set(transposed) == {"grad", "fd"}
+    assert set(transposed) == {"grad", "fd", "not a number"}
     assert told(NEW, 4, "nccl-dispatch", "eager", *cases) == [[], []]
 
 
@@ -116,6 +116,13 @@ def test_over_gloo_a_gather_has_no_backward_outside_the_first_sub_group(torch: s
     (statuses,) = told(torch, 4, "gloo", "eager", "all_gather[api=nn,dtype=float32,loss=square,sp=2]")
     assert statuses[0] == "ok"
     assert all(status.startswith("raised ValueError") for status in statuses[1:])
+
+
+def test_what_raises_some_of_the_time_on_some_ranks_is_raised_on_all_of_them_every_time() -> None:
+    gather = "all_gather[api=functional,dtype=float32,loss=square]"
+    (status,) = told(OLD, 4, "gloo", "eager", gather)
+    assert str(status).startswith("raised RuntimeError: A view was created in no_grad mode")
+    assert told(NEW, 4, "gloo", "eager", gather) == [[]]
 
 
 @pytest.mark.parametrize("torch", [OLD, NEW])

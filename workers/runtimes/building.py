@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from service.catalog import RuntimeSpec
 
@@ -28,31 +29,34 @@ def build_all(
     After the first error none is begun any more; those in progress come to their end, and then that error is raised.
     Raises InterruptedError when ``stop`` is set, as soon as every build in progress has seen it.
     """
-    stop, abandon = stop or threading.Event(), threading.Event()
+    stop, abandon, over = stop or threading.Event(), threading.Event(), threading.Semaphore(0)
     waiting, errors = deque(runtimes), list[BaseException]()
 
     def check() -> None:
         if stop.is_set() or abandon.is_set():
             raise InterruptedError
 
+    def next_one() -> RuntimeSpec | None:
+        with suppress(IndexError):
+            return waiting.popleft()
+        return None
+
     def work() -> None:
-        while not errors:
-            try:
-                runtime = waiting.popleft()
-            except IndexError:
-                return
-            try:
+        try:
+            while not errors and (runtime := next_one()):
                 check()
                 build(runtime, check)
-            except BaseException as error:  # noqa: BLE001 - carried to the thread that waits
-                errors.append(error)
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that waits
+            errors.append(error)
+        finally:
+            over.release()
 
     threads = [threading.Thread(target=work, name=f"build-{number}") for number in range(min(at_once, len(runtimes)))]
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        for _ in threads:
+            over.acquire()  # not join: Ctrl-C in the middle of that makes Python take the thread for ended
     finally:
         abandon.set()  # matters only after Ctrl-C where nobody turns it into ``stop``
         for thread in threads:

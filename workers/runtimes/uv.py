@@ -23,7 +23,7 @@ from workers.runtimes import NotEnoughDiskError, RuntimeBuildError, SourceUnavai
 from workers.runtimes.guard import Guard
 
 _POLL_S = 0.1
-_TICK_S = 1.0
+_TICK_S = 0.2
 _RETRIES = 2
 _SLOW_READ_S = 180.0
 """How long a file may keep one waiting: an index's mirror may fetch it first."""
@@ -104,7 +104,7 @@ class Uv:
         """Run uv and return what it said. Raises RuntimeBuildError with the lines that matter.
 
         ``quick`` is for steps that load only indexes' pages, where silence means that nobody is there. ``hold`` are
-        file descriptors that uv keeps open until it ends, whatever becomes of us. ``tick`` is called every second with
+        file descriptors that uv keeps open until it ends, whatever becomes of us. ``tick`` is called often with
         the bytes that uv has written; what it raises ends uv.
         """
         read_s = self._connect_s / (_RETRIES + 1) if quick else _SLOW_READ_S
