@@ -120,6 +120,11 @@ def test_over_gloo_a_gather_has_no_backward_outside_the_first_sub_group(torch: s
 
 def test_what_raises_some_of_the_time_on_some_ranks_is_raised_on_all_of_them_every_time() -> None:
     gather = "all_gather[api=functional,dtype=float32,loss=square]"
+    answers = answer(NEW, "4", "unsteady", "gloo", "eager", FAMILY + gather)
+    assert answers[FAMILY + gather] == [
+        "raised RuntimeError: now and then",
+        "raised RuntimeError: raised on another rank of the group in 24 calls, and not on this one",
+    ]
     (status,) = told(OLD, 4, "gloo", "eager", gather)
     assert str(status).startswith("raised RuntimeError: A view was created in no_grad mode")
     assert told(NEW, 4, "gloo", "eager", gather) == [[]]

@@ -1,16 +1,18 @@
 """Runs inside a runtime: torch's own cases on forked ranks, compared with the oracle; prints JSON.
 
-    python torch_itself_ranks.py WORLD_SIZE cases|reference|mutants [TRANSPORT MODE [ID…]]
+    python torch_itself_ranks.py WORLD_SIZE cases|reference|mutants|unsteady [TRANSPORT MODE [ID…]]
     python torch_itself_ranks.py WORLD_SIZE dense
 
 ``cases`` runs torch itself, ``reference`` our own right implementation on every case, ``mutants`` every control of the
-mode; ``dense`` compares the oracle with autograd through one process that holds all ranks, and forks nothing. The
-answer maps a case or control to what was wrong; see ``forked``.
+mode, ``unsteady`` the reference with an error on the last rank in every third call; ``dense`` compares the oracle with
+autograd through one process that holds all ranks, and forks nothing. The answer maps a case or control to what was
+wrong; see ``forked``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -50,11 +52,12 @@ def plan(what: str, cases: list[CaseInfo], transport: str, mode: str) -> dict[st
         here = [case for case in cases if transport in case.transports and mode in case.modes]
         return {case.id: (case, family.build) for case in here}
     controls = [one for one in probes.controls() if one.family == "torch-itself" and one.case in known]
-    if what == "reference":
+    if what in ("reference", "unsteady"):
         reference = next(one for one in controls if one.id.endswith(".reference"))
 
         def build(case: CaseInfo, ctx: RankContext) -> Operation:
-            return family.build_control(dataclasses.replace(reference, case=case.id), case, ctx)
+            right = family.build_control(dataclasses.replace(reference, case=case.id), case, ctx)
+            return unsteady(right, ctx) if what == "unsteady" else right
 
         return {case.id: (case, build) for case in cases}
 
@@ -62,6 +65,18 @@ def plan(what: str, cases: list[CaseInfo], transport: str, mode: str) -> dict[st
         return lambda case, ctx: family.build_control(control, case, ctx)
 
     return {one.id: (known[one.case], build_of(one)) for one in controls if mode in one.modes}
+
+
+def unsteady(right: Operation, ctx: RankContext) -> Operation:
+    calls = itertools.count(1)
+
+    def operation(x: torch.Tensor) -> torch.Tensor:
+        y = right(x)
+        if ctx.sp_rank == ctx.sp_size - 1 and next(calls) % 3 == 0:
+            raise RuntimeError("now and then")
+        return y
+
+    return operation
 
 
 def dense(case: CaseInfo, world_size: int) -> list[str]:

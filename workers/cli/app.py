@@ -45,16 +45,21 @@ class YesNo(StrEnum):
     NO = "no"
 
 
-@app.callback()
-def _options(
-    ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _version(asked: bool) -> None:
+    if asked:
         from workers.cli.console import version as installed
 
         typer.echo(f"gradmatrix {installed()}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What every command shares."""
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """Torch's collectives, differentiated in each of the ways that torch offers: what this family puts to the test.
 
-Every way is written as its users write it, and hands over tensors as they come, strided or not. The autograd functions
-are the ones that libraries write around a collective that fills a buffer. A factory per collective and way gives the
-operation; it raises Unsupported where this torch has no such function.
+Every way is written as its users write it, and hands over tensors as they come, strided or not; those with an autograd
+function of their own are in ``functions``. A factory per collective and way gives the operation; it raises Unsupported
+where this torch has no such function.
 """
 
 from __future__ import annotations
@@ -13,127 +13,22 @@ from typing import Any
 
 import torch
 import torch._dynamo  # the first functional collective would import it, in every rank anew
-import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as nn
 
+from jobs.probes.torch_itself.functions import (
+    BufferAllGather,
+    BufferAllReduce,
+    BufferAllToAll,
+    BufferBroadcast,
+    BufferListAllToAll,
+    BufferReduceScatter,
+    FunctionalAllToAll,
+    NnAllToAll,
+    Splits,
+)
 from jobs.probes.torch_itself.shapes import Collective
 from jobs.subject.base import Operation, RankContext, Unsupported
-
-Splits = list[int] | None
-
-
-class _BufferAllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any, arriving: Splits, leaving: Splits) -> torch.Tensor:
-        ctx.group, ctx.arriving, ctx.leaving, ctx.shape = group, arriving, leaving, x.shape
-        y = x.new_empty((sum(arriving), *x.shape[1:])) if arriving else x.new_empty(x.shape)
-        dist.all_to_all_single(y, x, arriving, leaving, group=group)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        back = grad.new_empty(ctx.shape)
-        dist.all_to_all_single(back, grad, ctx.leaving, ctx.arriving, group=ctx.group)
-        return back, None, None, None
-
-
-class _NnAllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return nn.all_to_all_single(x.new_empty(x.shape), x, group=group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return nn.all_to_all_single(grad.new_empty(grad.shape), grad, group=ctx.group), None
-
-
-class _FunctionalAllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return functional.wait_tensor(functional.all_to_all_single(x, None, None, group))
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return functional.wait_tensor(functional.all_to_all_single(grad, None, None, ctx.group)), None
-
-
-class _BufferListAllToAll(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any, ranks: int) -> torch.Tensor:
-        ctx.group, ctx.ranks = group, ranks
-        y = x.new_empty(x.shape)
-        dist.all_to_all(list(y.chunk(ranks)), list(x.chunk(ranks)), group=group)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        back = grad.new_empty(grad.shape)
-        dist.all_to_all(list(back.chunk(ctx.ranks)), list(grad.chunk(ctx.ranks)), group=ctx.group)
-        return back, None, None
-
-
-class _BufferAllReduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        y = x.clone()
-        dist.all_reduce(y, group=group)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        back = grad.clone()
-        dist.all_reduce(back, group=ctx.group)
-        return back, None
-
-
-class _BufferAllGather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any, ranks: int, place: int) -> torch.Tensor:
-        ctx.group, ctx.ranks, ctx.place = group, ranks, place
-        y = x.new_empty((ranks * x.shape[0], *x.shape[1:]))
-        dist.all_gather_into_tensor(y, x, group=group)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        # Gloo has no reduce-scatter in many versions, and every one has this.
-        whole = grad.clone()
-        dist.all_reduce(whole, group=ctx.group)
-        return whole.chunk(ctx.ranks)[ctx.place].clone(), None, None, None
-
-
-class _BufferReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any, ranks: int) -> torch.Tensor:
-        ctx.group, ctx.shape = group, x.shape
-        y = x.new_empty((x.shape[0] // ranks, *x.shape[1:]))
-        dist.reduce_scatter_tensor(y, x, group=group)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        back = grad.new_empty(ctx.shape)
-        dist.all_gather_into_tensor(back, grad, group=ctx.group)
-        return back, None, None
-
-
-class _BufferBroadcast(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any, root: int, is_root: bool) -> torch.Tensor:
-        ctx.group, ctx.root, ctx.is_root = group, root, is_root
-        y = x.clone()
-        dist.broadcast(y, root, group=group)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        back = grad.clone()
-        dist.reduce(back, ctx.root, group=ctx.group)
-        return back if ctx.is_root else torch.zeros_like(back), None, None, None
 
 
 @dataclass(frozen=True)
@@ -172,12 +67,12 @@ def _call(params: Collective, ctx: RankContext) -> Call:
 
 def _a2a_buffer(call: Call) -> Operation:
     group, arriving, leaving = call.group, call.arriving, call.leaving
-    return lambda x: _BufferAllToAll.apply(x, group, arriving, leaving)
+    return lambda x: BufferAllToAll.apply(x, group, arriving, leaving)
 
 
 def _a2a_nn_in_function(call: Call) -> Operation:
     group = call.group
-    return lambda x: _NnAllToAll.apply(x, group)
+    return lambda x: NnAllToAll.apply(x, group)
 
 
 def _a2a_nn(call: Call) -> Operation:
@@ -192,7 +87,7 @@ def _a2a_nn(call: Call) -> Operation:
 
 def _a2a_functional_in_function(call: Call) -> Operation:
     group = call.group
-    return lambda x: _FunctionalAllToAll.apply(x, group)
+    return lambda x: FunctionalAllToAll.apply(x, group)
 
 
 def _a2a_functional(call: Call) -> Operation:
@@ -224,7 +119,7 @@ def _a2a_nn_list(call: Call) -> Operation:
 
 def _a2a_list(call: Call) -> Operation:
     group, ranks = call.group, call.ranks
-    return lambda x: _BufferListAllToAll.apply(x, group, ranks)
+    return lambda x: BufferListAllToAll.apply(x, group, ranks)
 
 
 # -- the others ----------------------------------------------------------------------------------------------------
@@ -242,7 +137,7 @@ def _all_reduce_functional(call: Call) -> Operation:
 
 def _all_reduce_buffer(call: Call) -> Operation:
     group = call.group
-    return lambda x: _BufferAllReduce.apply(x, group)
+    return lambda x: BufferAllReduce.apply(x, group)
 
 
 def _all_gather_nn(call: Call) -> Operation:
@@ -263,7 +158,7 @@ def _all_gather_functional_autograd(call: Call) -> Operation:
 
 def _all_gather_buffer(call: Call) -> Operation:
     group, ranks, place = call.group, call.ranks, call.place
-    return lambda x: _BufferAllGather.apply(x, group, ranks, place)
+    return lambda x: BufferAllGather.apply(x, group, ranks, place)
 
 
 def _reduce_scatter_nn(call: Call) -> Operation:
@@ -289,7 +184,7 @@ def _reduce_scatter_functional_autograd(call: Call) -> Operation:
 
 def _reduce_scatter_buffer(call: Call) -> Operation:
     group, ranks = call.group, call.ranks
-    return lambda x: _BufferReduceScatter.apply(x, group, ranks)
+    return lambda x: BufferReduceScatter.apply(x, group, ranks)
 
 
 def _broadcast_nn(call: Call) -> Operation:
@@ -305,7 +200,7 @@ def _broadcast_functional(call: Call) -> Operation:
 
 def _broadcast_buffer(call: Call) -> Operation:
     group, root, is_root = call.group, call.root, call.is_root
-    return lambda x: _BufferBroadcast.apply(x, group, root, is_root)
+    return lambda x: BufferBroadcast.apply(x, group, root, is_root)
 
 
 def _of(module: Any, name: str) -> Any:

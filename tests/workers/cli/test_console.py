@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from service.errors import GradmatrixError, UsageError
+from tests.workers.cli.conftest import Gradmatrix
 from workers.cli.console import Group, write_text
 
 
@@ -64,3 +66,8 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot write .*folder"):
         write_text(str(tmp_path / "folder"), "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "out.json"]
+
+
+def test_the_version_needs_no_command(gradmatrix: Gradmatrix) -> None:
+    status, out, err = gradmatrix("--version")
+    assert (status, out, err) == (0, f"gradmatrix {importlib.metadata.version('gradmatrix')}\n", "")
