@@ -88,7 +88,7 @@ class Idle:
     def since(self) -> float:
         """Seconds since any of them was last seen to do something."""
         used = [self._usage(pid) for pid in self._pids]
-        if used != self._used or any(usage.startswith("R") for usage in used):
+        if used != self._used or any(usage.startswith(("R", "D")) for usage in used):  # it runs, or waits for the disk
             self._used, self._at = used, time.monotonic()
         return time.monotonic() - self._at
 

@@ -241,7 +241,8 @@ class Launcher:
                 self._emit_case(job, cell, attempt, nobody(job.world_size, "lost", late))
                 continue
             group = self._usable(group, zygote, job)
-            command = {"case": cell.case, "control": None, "mode": cell.mode}
+            # Whether there can be one whole graph is asked once: not of controls, and not again alone.
+            command = {"case": cell.case, "control": None, "mode": cell.mode, "whole": attempt == 1}
             traced = cell.mode in TRACED_MODES
             outcome = group.run(command, traced) if group.usable else group.setup_outcome()
             self._emit_case(job, cell, attempt, outcome)

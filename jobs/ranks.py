@@ -174,7 +174,7 @@ class Rank:
             "repeat_equal": run.repeat_equal,
         }
         self.say("answered", **answer, trace=run.trace())
-        if status == "ok" and run.recorder is not None:
+        if status == "ok" and command.get("whole") and run.recorder is not None:
             # After the answer: an attempt at one whole graph that hangs or crashes takes nothing with it.
             run.try_fullgraph()
         trace = run.trace()

@@ -111,6 +111,7 @@ class Recorder:
         self._graphs = 0
         self._collectives: set[str] = set()
         self.fullgraph: str | None = None
+        self._counted: dict[str, Any] = {}
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, traced when it is first called."""
@@ -135,6 +136,7 @@ class Recorder:
         """
         import torch
 
+        self._counted = self._count()  # before this attempt adds to the tracer's counters
         torch._dynamo.reset()
         try:
             use(torch.compile(function, backend="eager", fullgraph=True))
@@ -145,6 +147,9 @@ class Recorder:
 
     def facts(self) -> dict[str, Any]:
         """The ``trace`` field of a ``case`` event."""
+        return {**(self._counted or self._count()), "fullgraph": self.fullgraph}
+
+    def _count(self) -> dict[str, Any]:
         import torch
 
         counters = torch._dynamo.utils.counters
@@ -156,7 +161,6 @@ class Recorder:
             "recompiles": max(0, self._graphs - unique),
             "collective_in_graph": bool(self._collectives),
             "collectives": sorted(self._collectives),
-            "fullgraph": self.fullgraph,
         }
 
 

@@ -111,9 +111,13 @@ def _classify(room: Room, tensors: Sequence[TensorEvidence]) -> Finding:
     for ask in asks if told else asks[:2]:
         if (finding := ask(room, tensors, wrong)) is not None:
             return finding
-    worst = max(wrong, key=badness)
+    # Where zero is expected there is only an absolute error: it stands for the gradient if nothing else does.
+    worst = max([t for t in wrong if t.expected_norm != 0] or wrong, key=badness)
     factors = [t for t in tensors if t.alpha is not None and (t.residual or 0.0) <= room.after_factor(t)]
-    detail = f"{named(worst)} {how(worst)} {where(wrong, room.ranks, worst.key)}"
+    ranks = where(wrong, room.ranks, worst.key)
+    detail = f"{named(worst)} {how(worst)} {ranks}"
+    if len(wrong) > 1:
+        detail = f"{named(worst)} is wrong {ranks}: on rank {worst.rank} it {how(worst)}"
     if len(factors) == len(tensors):
         detail += "; scaled by " + ", ".join(f"{t.alpha:.4g} on rank {t.rank}" for t in factors)
     return Finding(Verdict.MISMATCH, f"mismatch: {worst.key}", detail, worst)

@@ -6,7 +6,7 @@ On the straight line this stands between ``service.subjects`` (which found the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
@@ -94,19 +94,23 @@ def plan(
     is how one runtime gets one more mode. On the axes that it does not name it is held to what was asked for.
     A case exists only in its own modes, over its own transports and at the world sizes that hold its
     sequence-parallel size; those of torch's own family exist for the subject torch alone, and no others do.
-    Raises UsageError on unknown values, on rules that fit nothing, and when no cell of a checkout remains.
+    Raises UsageError on unknown values, on rules that fit nothing, when a checkout has no cell even before any
+    exclusion, and when none remains.
     """
     _check_axes(checkouts, runtimes, transports, world_sizes, cases, modes)
     space = [_Point(*point) for point in product(checkouts, runtimes, transports, WORLD_SIZES, cases, MODES)]
     space = list({_key(point): point for point in space if _exists(point)}.values())  # no cell twice
     for rule in (*include, *exclude):
         _check_rule(rule, space)
-    chosen = [p for p in space if _asked(p, world_sizes, modes) and not any(_under(rule, p) for rule in exclude)]
+    asked = [p for p in space if _asked(p, world_sizes, modes)]
+    chosen = [p for p in asked if not any(_under(rule, p) for rule in exclude)]
     if include:
         kept = set(map(_key, chosen))
         chosen = [p for p in space if _key(p) in kept or any(_included(r, p, world_sizes, modes) for r in include)]
+    there = {point.checkout.digest for point in (*asked, *chosen)}
     for checkout in checkouts:
-        if not chosen or not any(_has(checkout, case) for case in cases):
+        check_family(checkout.label, checkout.subject == TORCH, cases)
+        if not chosen or checkout.digest not in there:
             raise UsageError(
                 f"nothing to run for {checkout.label}: {_why(checkout, cases, transports, world_sizes, modes)}"
             )
@@ -118,6 +122,15 @@ def _exists(point: _Point) -> bool:
     case = point.case
     there = _has(point.checkout, case) and point.transport in case.transports
     return there and point.mode in case.modes and case.runs_at(point.world_size)
+
+
+def check_family(label: str, is_torch: bool, cases: Iterable[CaseInfo]) -> None:
+    """Raise UsageError where none of ``cases`` is of a subject at all: it need not be fetched to know that."""
+    if not any(is_torch == (case.family == TORCH_FAMILY) for case in cases):
+        whose = (
+            f"only family {TORCH_FAMILY} is" if is_torch else f"family {TORCH_FAMILY} is of the subject {TORCH} alone"
+        )
+        raise UsageError(f"nothing to run for {label}: none of the cases that were asked for is of it; {whose}")
 
 
 def _has(checkout: Checkout, case: CaseInfo) -> bool:
@@ -132,12 +145,10 @@ def _why(
     modes: Sequence[str],
 ) -> str:
     """Why a checkout has no cell."""
-    if not any(_has(checkout, case) for case in cases):
-        return f"no such case is of it; family {TORCH_FAMILY} is of the subject {TORCH}, and of no other"
-    return (
-        f"no case that was asked for exists over {', '.join(transports)} in mode {', '.join(modes)} at world size "
-        f"{', '.join(map(str, world_sizes))} and outside every exclusion"
-    )
+    sizes = ", ".join(map(str, world_sizes))
+    asked = f"over {', '.join(transports)} in mode {', '.join(modes)} at world size {sizes}"
+    there = sorted({transport for case in cases if _has(checkout, case) for transport in case.transports})
+    return f"none of the cases that were asked for is left {asked} (they exist over {', '.join(there)})"
 
 
 def _key(p: _Point) -> tuple[str, str, str, int, str, int, str]:

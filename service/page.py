@@ -7,15 +7,17 @@ described by a TOML file: tables of chosen rows over torch versions, the distinc
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from jobs.contract import MODES, TRACED_MODES
-from service.edges import version_order
+from service.edges import in_order, version_order
 from service.errors import UsageError, nearest
+from service.spans import listed, spans
 from service.verdicts import VERDICTS, Verdict
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ LEGEND = {
     "absent": "this torch has no such function, or it cannot be called here",
     "no import": "the subject cannot be imported on this torch",
     NEVER: "not run",
+}
+
+
+QUIET = {
+    Verdict.AGREE_UNTRACED: "right, but in no traced graph, in",
+    Verdict.UNSUPPORTED: "nothing to call in",
 }
 
 
@@ -98,7 +106,7 @@ class Page(_Strict):
     """A page as its file describes it."""
 
     title: str
-    text: str
+    text: str = ""
     tables: tuple[Table, ...]
     faults: tuple[Faults, ...] = ()
     remarks: tuple[Remark, ...] = ()
@@ -117,14 +125,16 @@ def parse(text: str, name: str) -> Page:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name} is not TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        # A misspelt key is one too many and one too few: the first of these is what to say.
+        first = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
+        what = "is not known" if first["type"] == "extra_forbidden" else first["msg"]
+        raise UsageError(f"{name}: {'.'.join(map(str, first['loc']))}: {what}") from None
     return page
 
 
 def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[CellRow]], Sequence[Finding]]) -> str:
     """The page as Markdown. Raises UsageError where a line names what the rows do not hold."""
-    answered = [row for row in rows if row.verdict is not None]
+    answered = _newest(row for row in rows if row.verdict is not None)
     columns = columns_of(answered)
     parts = [f"# {page.title}", page.text.strip(), _measured(answered, columns)]
     for table in page.tables:
@@ -132,15 +142,29 @@ def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[Cel
     parts += [_legend(parts)]
     for part in page.faults:
         mine = [row for row in answered if row.label in part.subjects]
-        parts += [f"## {part.title}", part.text.strip(), "\n".join(f"- {_finding(one)}" for one in findings(mine))]
+        said = [*map(_finding, findings(mine)), *_proving_nothing(mine)]
+        parts += [f"## {part.title}", part.text.strip(), "\n".join(f"- {_shown(one)}" for one in said)]
     for remark in page.remarks:
         parts += [f"## {remark.title}", remark.text.strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _measured(rows: Sequence[CellRow], columns: Mapping[str, str]) -> str:
-    failing = sum(VERDICTS[Verdict(row.verdict or "")].failing for row in rows)
-    return f"From {len(rows)} answered cells on {len(columns)} torch versions, of which {failing} do not agree."
+    """What the page stands on."""
+    kinds = Counter(
+        "fail" if info.failing else "agree" if info.group == "agree" else "have nothing to say"
+        for info in (VERDICTS[Verdict(row.verdict or "")] for row in rows)
+    )
+    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("agree", "fail", "have nothing to say"))
+    return f"From {len(rows)} cells on {len(columns)} torch versions: {counts}."
+
+
+def _newest(rows: Iterable[CellRow]) -> list[CellRow]:
+    """Of a runtime whose content has changed, its newest cells: they have the highest numbers."""
+    found: dict[tuple[object, ...], CellRow] = {}
+    for row in sorted(rows, key=lambda row: row.cell):
+        found[row.label, row.runtime, row.transport, row.world_size, row.case, row.version, row.mode] = row
+    return list(found.values())
 
 
 def columns_of(rows: Iterable[CellRow]) -> dict[str, str]:
@@ -155,7 +179,8 @@ def _table(table: Table, rows: Sequence[CellRow], columns: Mapping[str, str]) ->
     lines = [["", *columns.values()], ["---"] * (len(columns) + 1)]
     for line in table.lines:
         cells = _cells(table, line, rows)
-        lines.append([line.name, *(_cell(table, cells.get(runtime, [])) for runtime in columns)])
+        modes = {row.mode for mine in cells.values() for row in mine}
+        lines.append([line.name, *(_cell(table, cells.get(runtime, []), modes) for runtime in columns)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -177,9 +202,10 @@ def _cells(table: Table, line: Line, rows: Sequence[CellRow]) -> dict[str, list[
     return found
 
 
-def _cell(table: Table, cells: Sequence[CellRow]) -> str:
-    """``ok``, or ``eager ok, traced **zero**`` where the modes differ."""
+def _cell(table: Table, cells: Sequence[CellRow], modes: Collection[str]) -> str:
+    """``ok``, or ``eager ok, traced **zero**`` where the modes differ; a mode that never ran is one that differs."""
     said = {row.mode: _word(row) if table.show == "word" else _nonzero(row) for row in cells}
+    said = {mode: said.get(mode, NEVER) for mode in MODES if mode in modes}
     if len(set(said.values())) < 2:
         return next(iter(said.values()), NEVER)
     return ", ".join(f"{_modes(modes)} {word}" for word, modes in _by_word(said))
@@ -210,11 +236,38 @@ def _nonzero(row: CellRow) -> str:
 def _legend(parts: Sequence[str]) -> str:
     """What the words mean that occur in the tables."""
     tables = "\n".join(part for part in parts if part.startswith("|"))
-    words = [word for word in LEGEND if f" {word} |" in tables or f"{word}*" in tables or f" {word}," in tables]
-    return "\n".join(f"- {word}: {LEGEND[word]}." for word in words)
+    known = {WORDS.get(verdict, info.label): info.meaning for verdict, info in VERDICTS.items()}
+    known |= {word: f"{text}." for word, text in LEGEND.items()}
+    words = [word for word in known if any(f"{word}{end}" in tables for end in (" |", "*", ","))]
+    return "\n".join(f"- {word}: {known[word]}" for word in words)
 
 
 def _finding(finding: Finding) -> str:
-    """A sentence as Markdown: what came from a subject or from torch is shown as it is."""
-    text = f"{finding.text}{f' ({finding.why})' if finding.why else ''}"
+    return f"{finding.text}{f' ({finding.why})' if finding.why else ''}"
+
+
+def _proving_nothing(rows: Sequence[CellRow]) -> list[str]:
+    """A sentence for each thing that is no fault and no proof either: untraced, or not there."""
+    order = in_order(row.torch for row in rows)
+    where: dict[tuple[str, str, str, str], dict[tuple[str, int, str], set[str]]] = {}
+    for row in rows:
+        if row.verdict in QUIET:
+            reason = row.detail if row.verdict == Verdict.UNSUPPORTED else ""
+            kind = (row.label, row.verdict, row.case.partition("[")[0], reason)
+            where.setdefault(kind, {}).setdefault((row.mode, row.world_size, row.case), set()).add(row.torch)
+    said = []
+    for (label, verdict, probe, reason), sites in where.items():
+        for torches in dict.fromkeys(map(frozenset, sites.values())):
+            mine = [site for site, its in sites.items() if its == torches]
+            cases = {case for _, _, case in mine}
+            modes = ", ".join(mode for mode in MODES if any(mode == one for one, _, _ in mine))
+            ranks = listed(sorted({ranks for _, ranks, _ in mine}))
+            what = f"{probe} ({f'{len(cases)} cases; ' if len(cases) > 1 else ''}{modes}; {ranks} ranks)"
+            why = f"; {reason}" if reason else ""
+            said.append(f"{label}: {QUIET[Verdict(verdict)]} {what}: torch {spans(torches, order)}{why}")
+    return said
+
+
+def _shown(text: str) -> str:
+    """Text as Markdown: what came from a subject or from torch is shown as it is."""
     return "".join(f"\\{char}" if char in "\\`*_[]<>|" else char for char in text)

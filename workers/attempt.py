@@ -6,6 +6,7 @@ On the straight line this is where ``workers.loop`` (which claimed the jobs) han
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 import threading
@@ -274,7 +275,7 @@ class Attempt:
         judgement = judge(done.evidence, case, self._policy, self._faults(case.family, mode, job.claimed.world_size))
         if done.again:
             first, seen = job.waiting.pop(done.cell)
-            done = seen if first_stands(first, judgement) else done
+            done = seen if first_stands(first, judgement) else _with_whole_graph(done, seen)
             judgement = merge_passes(first, judgement)
         elif (judgement.verdict.failing or judgement.verdict is Verdict.INFRA) and done.evidence.stop is None:
             job.waiting[done.cell] = (judgement, done)
@@ -366,6 +367,15 @@ class Attempt:
 
     def _case(self, cell: int) -> CaseInfo:
         return self._cases[self._cells[cell].case]
+
+
+def _with_whole_graph(done: collect.CaseDone, seen: collect.CaseDone) -> collect.CaseDone:
+    """A second pass with what the first said of one whole graph, which is asked only once."""
+    trace, before = done.evidence.trace, seen.evidence.trace
+    if trace is None or before is None:
+        return done
+    asked = dataclasses.replace(trace, fullgraph=before.fullgraph)
+    return dataclasses.replace(done, evidence=dataclasses.replace(done.evidence, trace=asked))
 
 
 def _worth_keeping(blob: Blob, agrees: bool) -> bool:

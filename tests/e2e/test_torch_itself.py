@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from service import store
 from tests.support.running import Run, run_tree, submit, work
 from tests.support.runtimes import runtime
 from workers import events
@@ -31,27 +32,40 @@ def verdicts(run: Run, **where: object) -> dict[tuple[str, str], str]:
     }
 
 
-def exchange(home: Path, torch: str, *modes: str) -> dict[tuple[str, str], str]:
-    return verdicts(run_tree(home, "torch", [runtime(torch)], cases=[*map(DIM0.format, APIS)], modes=modes))
+def exchange(home: Path, torch: str, *modes: str) -> Run:
+    return run_tree(home, "torch", [runtime(torch)], cases=[*map(DIM0.format, APIS)], modes=modes)
 
 
 def test_on_2_11_0_a_traced_exchange_that_fills_a_buffer_in_a_function_has_a_zero_gradient(tmp_path: Path) -> None:
-    said = exchange(tmp_path, "2.11.0-index", "eager", "aot_eager", "inductor")
+    run = exchange(tmp_path, "2.11.0-index", "eager", "aot_eager", "inductor")
+    said = verdicts(run)
     zero = {api for (api, mode), verdict in said.items() if mode == "aot_eager" and verdict == "zero_gradient"}
     assert zero == {"buffer_in_function", "nn_in_function"}
     for api in APIS:
         assert said[api, "eager"] == "agree"
         assert said[api, "inductor"] == said[api, "aot_eager"]
         assert said[api, "aot_eager"] in ("agree", "zero_gradient")
+    # It was run again alone, and still says whether there can be one whole graph, which the first pass had found out.
+    (cell,) = [row.cell for row in run.rows if (row.case, row.mode) == (DIM0.format(APIS[0]), "aot_eager")]
+    with run.database.read() as session:
+        trace = store.find_cell(session, cell).evidence["trace"]
+    assert (trace["fullgraph"], trace["collective_in_graph"], trace["breaks"]) == ("ok", True, [])
 
 
 def test_on_2_2_2_what_agrees_when_traced_was_never_in_a_graph(tmp_path: Path) -> None:
-    said = exchange(tmp_path, "2.2.2-index", "eager", "aot_eager")
+    run = exchange(tmp_path, "2.2.2-index", "eager", "aot_eager")
+    said = verdicts(run)
     for api in ("buffer_in_function", "nn_in_function", "nn"):
         assert (said[api, "eager"], said[api, "aot_eager"]) == ("agree", "agree_untraced")
     assert said["functional_in_function", "eager"] == "agree"
     assert said["functional_autograd", "eager"] == "unsupported"
-    assert (said["functional", "eager"], said["functional", "aot_eager"]) == ("no_gradient", "raised")
+    assert (said["functional", "eager"], said["functional", "aot_eager"]) == ("no_gradient", "no_gradient")
+    (cell,) = [row.cell for row in run.rows if (row.case, row.mode) == (DIM0.format(APIS[0]), "aot_eager")]
+    with run.database.read() as session:
+        trace = store.find_cell(session, cell).evidence["trace"]
+    assert not trace["collective_in_graph"]
+    assert trace["breaks"]
+    assert trace["breaks"][0]["reason"]
 
 
 @pytest.mark.parametrize(("torch", "branch"), [("2.2.2-index", "IndexError"), ("2.11.0-index", "")])
@@ -75,7 +89,6 @@ def test_a_sub_groups_all_gather_fails_on_ranks_2_and_3_in_another_way_on_each_t
     else:
         assert over_branch.verdict == "agree"
         assert row[TRANSPOSED, "nccl-dispatch"].verdict == "agree"
-    assert row[TRANSPOSED, "gloo"].verdict == "agree"
 
 
 @pytest.mark.parametrize("torch", ["2.2.2-index", "2.11.0-index"])

@@ -312,6 +312,16 @@ def test_another_type_is_a_fault_where_the_oracle_has_the_cases_own() -> None:
     assert verdict({"output/y": [raw(3 * X, "float64"), raw(-X, "float64")]}, case=DENSE).verdict is Verdict.AGREE
 
 
+def test_an_error_where_zero_is_due_does_not_stand_for_one_that_has_a_size() -> None:
+    """What a broadcast's gradient looks like when it is not summed: half of it at the source, something elsewhere."""
+    right = {**RIGHT, "grad/x": [4 * X, 0 * X]}
+    said = verdict({"grad/x": [2 * X, 20 * X]}, right)
+    assert (said.verdict, said.worst_tensor, said.error) == (Verdict.MISMATCH, "grad/x on rank 0", 0.5)
+    assert said.detail.startswith("gradient of x is wrong on every rank: on rank 0 it is wrong by 0.5 of its norm")
+    alone = verdict({"grad/x": [4 * X, 20 * X]}, right)
+    assert alone.detail.startswith("gradient of x should be zero and is up to 20 on rank 1")
+
+
 def test_forward_mismatch_comes_before_the_gradient() -> None:
     said = verdict({"output/y": [3 * X, X], "grad/x": 0 * X})
     assert (said.verdict, said.forward_ok, said.worst_tensor) == (Verdict.FORWARD_MISMATCH, False, "output/y on rank 1")

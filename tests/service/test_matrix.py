@@ -46,8 +46,11 @@ def test_torchs_own_family_is_of_the_subject_torch_and_of_no_other() -> None:
     both = plan([torch, CHECKOUTS[0]], RUNTIMES[:1], ["gloo"], [2], [*CASES, own], ["eager"])
     asked = {job.checkout: {cell.case_id for cell in job.cells} for job in both.jobs}
     assert asked == {torch.digest: {own.id}, CHECKOUTS[0].digest: {CASES[0].id, CASES[1].id, CASES[3].id}}
+    over = dataclasses.replace(own, transports=("nccl-dispatch",))
+    with pytest.raises(UsageError, match=r"run for deepspeed==1: none .* left over nccl-dispatch .* over gloo, nccl\)"):
+        plan([torch, CHECKOUTS[0]], RUNTIMES, ["nccl-dispatch"], [2], [*CASES, over], ["eager"])
     for subject, cases in ((torch, CASES), (CHECKOUTS[0], (own,))):
-        with pytest.raises(UsageError, match=f"nothing to run for {subject.label}: no such case is of it; family tor"):
+        with pytest.raises(UsageError, match=f"run for {subject.label}: none .* is of it; .*family torch-itself is"):
             plan([subject], RUNTIMES, ["gloo"], [2], cases, ["eager"])
 
 
@@ -172,7 +175,7 @@ def test_one_content_under_two_names_is_planned_once() -> None:
     ("changed", "message"),
     [
         ({"transports": ["glo"]}, "unknown transport glo: did you mean gloo"),
-        ({"transports": ["nccl-dispatch"]}, "no case that was asked for exists over nccl-dispatch in mode eager"),
+        ({"transports": ["nccl-dispatch"]}, "none of the cases .* is left over nccl-dispatch in mode eager"),
         ({"world_sizes": [3]}, "unknown world size 3: known: 2, 4, 8"),
         ({"modes": ["eage"]}, "unknown mode eage: did you mean eager"),
         ({"modes": []}, "no mode was asked for"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.cases import catalogue
 from service.compare import Finding
 from service.errors import UsageError
 from service.page import parse, render
@@ -79,21 +81,22 @@ def test_tables_say_what_the_rows_say() -> None:
     assert lines[start + 2 : start + 8] == [
         "|  | 2.2.2 | 2.9.1 | 2.11.0 |",
         "| --- | --- | --- | --- |",
-        "| A | eager absent, aot_eager ok° | ok | eager ok, traced **zero** |",
+        "| A | eager absent, aot_eager ok°, inductor · | ok | eager ok, traced **zero** |",
         "| A at 4 | · | **raises** | · |",
         "| A, NCCL's branch | · | **raises on some ranks** | · |",
         "| B | · | no import | · |",
     ]
     numbers = lines.index("## Numbers")
     assert lines[numbers + 4] == "| A | ok° | 64/64 | **0/64** |"
-    assert "From 11 answered cells on 3 torch versions, of which 5 do not agree." in lines
+    assert "From 11 cells on 3 torch versions: 5 agree, 5 fail, 1 have nothing to say." in lines
     assert lines[-3:] == ["## Remarks", "", "Checked by hand."]
 
 
 def test_the_legend_has_the_words_that_occur_and_no_others() -> None:
     text = render(parse(FILE, "page.toml"), ROWS, nothing)
     said = {line.split(":")[0] for line in text.splitlines() if line.startswith("- ")}
-    assert said == {"- ok", "- ok°", "- zero", "- absent", "- no import", "- ·"}
+    shown = {"- ok", "- ok°", "- zero", "- absent", "- no import", "- raises", "- raises on some ranks", "- ·"}
+    assert said - {"- torch"} == shown
 
 
 def test_sentences_are_those_of_the_subjects_that_are_asked_for_and_are_shown_as_they_are() -> None:
@@ -118,11 +121,43 @@ def test_of_a_case_only_the_newest_version_counts_and_builds_of_one_version_stan
     assert "| A | · | · | ok | **raises** |" in lines
 
 
+def test_a_mode_that_never_ran_is_not_taken_for_one_that_agrees_and_of_a_runtime_the_newest_cell_counts() -> None:
+    rows = (*ROWS, row("2.12.1", "eager", "raised", cell=7), row("2.12.1", "eager", "agree", cell=8, checkout="c"))
+    for given in (rows, rows[::-1]):
+        lines = render(parse(FILE, "page.toml"), given, nothing).splitlines()
+        assert (
+            "| A | eager absent, aot_eager ok°, inductor · | ok | eager ok, traced **zero** | eager ok, traced · |"
+            in lines
+        )
+
+
+def test_what_proves_nothing_is_said_as_well() -> None:
+    more = [row("2.9.1", "aot_eager", "agree_untraced", case=CASE.replace("=a", "=b")), row("2.8.0", "eager", "agree")]
+    more += [row("2.10.0", "eager", "unsupported", detail="no f in torch", case=CASE.replace("=a", "=b"))]
+    lines = render(parse(FILE, "page.toml"), (*ROWS, *more), nothing).splitlines()
+    assert "- torch: nothing to call in torch-itself/dim0 (eager; 2 ranks): torch 2.10.0; no f in torch" in lines
+    assert "- torch: right, but in no traced graph, in torch-itself/dim0 (aot\\_eager; 2 ranks): torch 2.2.2" in lines
+
+
+def test_the_page_of_this_repository_names_cases_that_exist_in_the_modes_and_at_the_size_that_it_shows() -> None:
+    source = Path(__file__).resolve().parents[2] / "docs" / "torch.toml"
+    known = {case.id: case for case in catalogue().cases}
+    page = parse(source.read_text("utf-8"), source.name)
+    for table in page.tables:
+        for line in table.lines:
+            case = known[line.case]
+            assert (line.transport or table.transport) in case.transports, line
+            assert set(line.modes or table.modes) & set(case.modes), line
+            assert case.runs_at(line.world_size or table.world_size), line
+            assert (case.family == "torch-itself") == ((line.subject or table.subject) == "torch"), line
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ('title = "Behaviours"', "title =", "page.toml is not TOML"),
-        ("show =", "shown =", "page.toml: tables.1.shown: Extra inputs"),
+        ("show =", "shown =", "page.toml: tables.1.shown: is not known"),
+        ('title = "Behaviours"', 'titel = "Behaviours"', "page.toml: titel: is not known"),
         ('"aot_eager"', '"aot"', "page.toml: tables.1.modes.0: Input should be 'eager', 'aot_eager' or 'inductor'"),
         (
             CASE,

@@ -44,6 +44,8 @@ def case_lines(case: CaseInfo) -> list[Text]:
     if case.sp:
         facts.insert(1, f"groups of {case.sp} in")
         facts[1:3] = [" ".join(facts[1:3])]
+    if others := [transport for transport in case.transports if transport not in CaseInfo.transports]:
+        facts.append(f"over {', '.join(others)} too")
     if case.expect == "refusal":
         facts.append("outside the contract: must be refused")
     if case.scale != 1:

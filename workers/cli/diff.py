@@ -89,7 +89,12 @@ def diff_lines(comparison: Comparison, before: str, after: str, *, all_rows: boo
     """The comparison for people: the counts, then per kind the cells, what they were and what they are."""
     axis = {"checkout": "checkouts", "runtime": "torch versions", "nothing": "two answers to the same cells"}
     lines = [
-        Text(inert(f"{before} -> {after}: {axis[comparison.axis]}, {plural(comparison.compared, 'cell')} compared")),
+        Text(
+            inert(
+                f"{before} -> {after}: {axis[comparison.axis]}, {comparison.compared} of "
+                f"{plural(len(comparison.changes), 'cell')} answered by both"
+            )
+        ),
         _counts(comparison),
     ]
     lines += _one_sided(comparison, before, after)

@@ -23,7 +23,7 @@ from workers.cli.progress import Watcher
 from workers.cli.runtimes import ensure
 from workers.cli.words import human_bytes, plural
 from workers.events import JobStarted
-from workers.runtimes import inventory
+from workers.runtimes import RuntimeBuildError, inventory
 from workers.runtimes.venv import VenvExecutor
 
 if TYPE_CHECKING:
@@ -45,23 +45,28 @@ def execute(
 ) -> bool:
     """Build the runtimes that are missing and run the worker until the submission ends; whether it did.
 
-    Raises the GradmatrixError of a runtime that cannot be built. With ``keep_runtimes`` nothing has run then; without,
-    the runtimes before it have.
+    Raises RuntimeBuildError where a runtime cannot be built, after everything has run in those that can.
     """
     live = [job for job in view.jobs if job.live]
     _announce(view, settings, database, watch)
     needed = catalog.load(settings).select(tuple(dict.fromkeys(job.runtime for job in live)))
     with stop_on_signals(watch) as stop:
-        work = _Work(view.id, settings, database, VenvExecutor(settings), watch, stop)
+        failed: dict[str, RuntimeBuildError] = {}
+        work = _Work(view.id, settings, database, VenvExecutor(settings), watch, stop, failed)
         try:
             if keep_runtimes:
-                ensure(work.executor, needed, watch, stop=stop)
-                work.run()
+                ensure(work.executor, needed, watch, stop=stop, failed=failed)
+                work.run(frozenset(job.id for job in live if job.runtime not in failed))
             else:
                 for spec in needed:
                     work.run_and_remove(spec, frozenset(job.id for job in live if job.runtime == spec.name))
         except InterruptedError:
             return False
+    if failed:
+        first, *others = failed.values()
+        raise type(first)(
+            str(first) + (f"\n{plural(len(others), 'other runtime')} could not be built either" * bool(others))
+        )
     return not stop.is_set()
 
 
@@ -99,18 +104,23 @@ class _Work:
     executor: VenvExecutor
     watch: Watcher
     stop: threading.Event
+    failed: dict[str, RuntimeBuildError]
 
-    def run(self, jobs: frozenset[int] | None = None) -> None:
-        """Run ``jobs``, or all that there are, in runtimes that are built. Raises InterruptedError on a stop."""
+    def run(self, jobs: frozenset[int]) -> None:
+        """Run ``jobs``, in runtimes that are built. Raises InterruptedError on a stop."""
         from workers.loop import run_embedded
 
+        if not jobs:
+            return
         run_embedded(self.settings, self.database, self.submission, self.executor, self.watch, self.stop, jobs=jobs)
         if self.stop.is_set():
             raise InterruptedError
 
     def run_and_remove(self, spec: RuntimeSpec, jobs: frozenset[int]) -> None:
         """Run ``jobs``, all in the runtime ``spec``; if it was built for that, remove it however that ends."""
-        built = ensure(self.executor, [spec], self.watch, stop=self.stop)
+        built = ensure(self.executor, [spec], self.watch, stop=self.stop, failed=self.failed)
+        if spec.name in self.failed:
+            return
         try:
             self.run(jobs)
         finally:

@@ -25,6 +25,8 @@ FOLD_ABOVE = 12
 """A block with at most this many rows is always shown row by row."""
 QUIET_FROM, LOUD_FROM = 2, 4
 """How many rows share a line at least, where all is well and where it is not."""
+MANY = 4
+"""From more columns than this on, every character above them counts."""
 ABSENT = Text("·", style="dim")
 
 Column = tuple[str, str]
@@ -112,13 +114,15 @@ def _headers(columns: Sequence[Column]) -> tuple[Text, ...]:
     """The torch versions; with the runtime's variant where one torch has several runtimes."""
     versions = [torch for torch, _ in columns]
     names = [torch if versions.count(torch) == 1 else runtime for torch, runtime in columns]
-    return tuple(Text(inert(f"torch {name}"), style="bold") for name in names)
+    of_what = "" if len(columns) > MANY else "torch "
+    return tuple(Text(inert(f"{of_what}{name}"), style="bold") for name in names)
 
 
 def _table(block: Block, width: int, all_rows: bool) -> list[Text]:
     """One block. Case ids stand on lines of their own where they leave no room for the cells."""
     folds = [] if all_rows or len(block.rows) <= FOLD_ABOVE else _folds(block)
-    title = Line(Text(block.title, style="bold"), _headers(block.columns))
+    over = " over torch" if len(block.columns) > MANY else ""
+    title = Line(Text(f"{block.title}{over}", style="bold"), _headers(block.columns))
     nested = [list(_lines(block, folds, nested=nested)) for nested in (False, True)]
     for lines in nested:
         for capped in (False, True):

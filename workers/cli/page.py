@@ -33,7 +33,8 @@ def page(source: str, output: str) -> int:
             for subject in described.subjects:
                 mine = [row for row in cells(session, subject) if row.label == subject]
                 if not mine:
-                    raise UsageError(f"{source}: nothing is stored of {subject}: gradmatrix run {subject} --torch all")
+                    how = f"gradmatrix run {subject} --torch all --keep-runtimes no"
+                    raise UsageError(f"{source}: nothing is stored of {subject}; {how} would run it on every torch")
                 rows += mine
             known = Known(imports=imports(session, {row.checkout for row in rows}), torches=torches_of(settings))
             write_text(output, render(described, rows, partial(sentences, known=known)))

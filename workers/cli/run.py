@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from jobs.contract import MODES, TRANSPORTS, WORLD_SIZES, CaseInfo
+from jobs.contract import MODES, TORCH, TRANSPORTS, WORLD_SIZES, CaseInfo
 from service import catalog
 from service.catalog import RuntimeSpec
 from service.config import Settings, load_settings
@@ -20,6 +20,7 @@ from service.errors import UsageError, nearest
 from workers.cli.console import INCOMPLETE, console, show_error
 from workers.cli.progress import Watcher, watcher
 from workers.cli.words import human_bytes
+from workers.runtimes import RuntimeBuildError
 
 if TYPE_CHECKING:
     from service.db import Database
@@ -84,7 +85,13 @@ def run(asked: Asked, shown: Shown, *, keep_runtimes: bool = True) -> int:
                 watch.say("code runs as you, in virtual environments: give it only what you trust")
             view = resumed(database) if order is None else submitted(asked, order, settings, database, watch)
             missing = view.cells - view.done
-            stopped = view.live and not execute(view, settings, database, watch, keep_runtimes=keep_runtimes)
+            stopped, failure = False, None
+            try:
+                stopped = view.live and not execute(view, settings, database, watch, keep_runtimes=keep_runtimes)
+            except RuntimeBuildError as error:
+                if still_missing(database, view.id) == missing:
+                    raise
+                failure = error
         status = print_submission(
             settings,
             database,
@@ -97,6 +104,9 @@ def run(asked: Asked, shown: Shown, *, keep_runtimes: bool = True) -> int:
         )
     finally:
         database.dispose()
+    if failure is not None:
+        show_error(f"{failure}\nwhat ran is kept, and gradmatrix run --resume runs the others")
+        return INCOMPLETE
     if stopped:
         show_error("stopped; every finished cell is kept, and gradmatrix run --resume runs the others")
         return INCOMPLETE
@@ -124,10 +134,11 @@ def check_resume(asked: Asked) -> None:
 def check_order(asked: Asked, settings: Settings) -> Order:
     """Check every word of the command line. Raises UsageError, naming the nearest known, before anything is done."""
     from service.cases import catalogue
+    from service.matrix import check_family
     from service.subjects import parse_subject
 
     if not asked.subjects:
-        raise UsageError("name at least one subject to test: deepspeed==0.18.3, git+https://…@REF, or a path")
+        raise UsageError("name at least one subject to test: deepspeed==0.18.3, git+https://…@REF, a path, or torch")
     torch = _split(asked.torch)
     known = catalog.load(settings)
     if not torch:
@@ -138,6 +149,8 @@ def check_order(asked: Asked, settings: Settings) -> Order:
     world_sizes = _world_sizes(_split(asked.world_sizes)) or DEFAULT_WORLD_SIZES
     cases = catalogue().select(asked.cases)
     subjects = tuple(parse_subject(text, settings) for text in dict.fromkeys(asked.subjects))
+    for subject in subjects:
+        check_family(subject.text, subject.kind == TORCH, cases)
     transports = _transports(_split(asked.transports), settings)
     return Order(subjects, runtimes, transports, world_sizes, modes, cases)
 
@@ -150,7 +163,8 @@ def _split(words: Sequence[str]) -> tuple[str, ...]:
 def _known(words: Sequence[str], known: Sequence[str], what: str) -> tuple[str, ...]:
     for word in words:
         if word not in known:
-            raise UsageError(f"{what} {word!r} is not known: {nearest(word, known)} There are {', '.join(known)}")
+            hint = f"{near} " if (near := nearest(word, known)).startswith("did") else ""
+            raise UsageError(f"{what} {word!r} is not known: {hint}there are {', '.join(known)}")
     return tuple(word for word in known if word in words)
 
 

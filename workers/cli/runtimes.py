@@ -16,6 +16,7 @@ from service.errors import UsageError
 from workers.cli.console import DISAGREE, OK, console
 from workers.cli.progress import Watcher, watcher
 from workers.cli.words import human_bytes, human_seconds, inert, plural
+from workers.runtimes import RuntimeBuildError
 from workers.runtimes.building import Check, build_all
 from workers.runtimes.inventory import Built, key
 from workers.runtimes.venv import VenvExecutor
@@ -98,11 +99,13 @@ def ensure(
     *,
     say_ready: bool = False,
     stop: threading.Event | None = None,
+    failed: dict[str, RuntimeBuildError] | None = None,
 ) -> tuple[RuntimeSpec, ...]:
     """Build what is missing of ``specs``, several at once, and say what each took; those that this call built.
 
     Raises the first build's error when those in progress have ended, or InterruptedError soon after ``stop`` is set; a
-    build that was interrupted leaves nothing, and what was built stays: the next call builds only the rest.
+    build that was interrupted leaves nothing, and what was built stays: the next call builds only the rest. With
+    ``failed``, the errors are kept there by the runtime's name instead, and the others are built.
     """
     built: list[RuntimeSpec] = []
 
@@ -118,7 +121,10 @@ def ensure(
                 built.append(spec)
         except BaseException as error:
             watch.ended(spec.name, "stopped" if isinstance(error, InterruptedError) else "could not be built")
-            raise
+            if failed is None or not isinstance(error, RuntimeBuildError):
+                raise
+            failed[spec.name] = error
+            return
         size = human_bytes(spec.installed_bytes)
         watch.ended(spec.name, f"built, about {size}, in {human_seconds(watch.seconds - started)}")
 

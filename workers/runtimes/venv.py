@@ -114,7 +114,9 @@ class VenvExecutor:
         try:
             guard.wait(shared=True)
             if not self.ready(runtime):
-                raise RuntimeBuildError(f"runtime {runtime.name} is not built; `gradmatrix runtimes build` builds it")
+                raise RuntimeBuildError(
+                    f"runtime {runtime.name} is not built; `gradmatrix runtimes build {runtime.name}` builds it"
+                )
             command = [str(self.python(runtime)), "-I", str(_BOOTSTRAP)]
             return JobProcess(command, workdir=workdir, wall_s=wall_s, extra=extra, on_end=guard.close)
         except BaseException:
@@ -124,7 +126,9 @@ class VenvExecutor:
     def check(self, runtime: RuntimeSpec) -> Check:
         """Import torch in the built runtime, and compare every installed version with the lock."""
         if not self.ready(runtime):
-            raise RuntimeBuildError(f"runtime {runtime.name} is not built; `gradmatrix runtimes build` builds it")
+            raise RuntimeBuildError(
+                f"runtime {runtime.name} is not built; `gradmatrix runtimes build {runtime.name}` builds it"
+            )
         said = self._ask(runtime)
         have = {str(canonicalize_name(name)): version for name, version in said["packages"].items()}
         want = locked_versions(runtime.lock)

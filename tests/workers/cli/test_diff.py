@@ -16,7 +16,8 @@ def test_two_torch_versions_of_one_checkout_show_the_regression(home: Path, grad
     status, out, _ = gradmatrix("diff", "deepspeed==0.18.3@2.9.1", "deepspeed==0.18.3@2.11.0")
     assert status == 1
     lines = out.splitlines()
-    assert lines[0] == "deepspeed==0.18.3@2.9.1 -> deepspeed==0.18.3@2.11.0: torch versions, 2 cells compared"
+    both = "deepspeed==0.18.3@2.9.1 -> deepspeed==0.18.3@2.11.0"
+    assert lines[0] == f"{both}: torch versions, 2 of 2 cells answered by both"
     assert lines[1].startswith("1 regression, 1 unchanged")
     assert "  cell 4: agree exact -> zero 0/64: exchange/dim0[loss=square] aot_eager, 2 ranks, torch 2.11.0" in lines
 
@@ -34,10 +35,10 @@ def test_two_checkouts_and_two_submissions_are_compared(home: Path, gradmatrix: 
     submit(home, answers={})
     status, out, _ = gradmatrix("diff", "deepspeed==0.19.8", "deepspeed==0.18.3")
     assert status == 1
-    assert "checkouts, 4 cells compared" in out
+    assert "checkouts, 4 of 4 cells answered by both" in out
     status, out, _ = gradmatrix("diff", "s1", "s2")
     assert status == 0
-    assert "two answers to the same cells, 8 cells compared" in out
+    assert "two answers to the same cells, 8 of 8 cells answered by both" in out
 
 
 def test_a_glob_narrows_it_and_an_unknown_one_is_an_error(home: Path, gradmatrix: Gradmatrix) -> None:
@@ -83,7 +84,7 @@ def test_cells_that_one_side_was_never_asked_to_run_are_one_line_and_a_warning_w
     after = [row(cell=90, **new), row(cell=91, mode="inductor", verdict="hang", **new)]
     comparison = compare(before, after)
     assert [line.plain for line in diff_lines(comparison, "A", "B")] == [
-        "A -> B: checkouts, 1 cell compared",
+        "A -> B: checkouts, 1 of 1 cell answered by both",
         "1 unchanged; 1 bit for bit the same",
         "84 cells only A was asked to run",
         "1 cell only B was asked to run",

@@ -137,18 +137,29 @@ def test_what_another_process_uses_stays_and_the_rest_goes_on(scene: Scene) -> N
     assert scene.view().done == 2
 
 
-def test_a_runtime_that_cannot_be_built_ends_the_run_and_what_was_done_is_kept(scene: Scene) -> None:
-    wheel = scene.bench.wheels["torch-8.8.8"]
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_runtime_that_cannot_be_built_keeps_no_other_from_running(scene: Scene, keep: bool) -> None:
+    wheel = scene.bench.wheels["torch-9.9.9"]
     content = wheel.read_bytes()
     wheel.unlink()
-    with pytest.raises(RuntimeBuildError, match=r"torch==8\.8\.8"):
-        scene.execute(keep=False)
-    assert "8.8.8-index: could not be built" in scene.said
-    assert (scene.view().done, scene.bench.left()) == (1, [])
+    with pytest.raises(RuntimeBuildError, match=r"torch==9\.9\.9"):
+        scene.execute(keep=keep)
+    assert "9.9.9-index: could not be built" in scene.said
+    assert scene.seen() == [["8.8.8"]]
+    assert (scene.view().done, len(scene.bench.left())) == (1, int(keep))
     wheel.write_bytes(content)
     assert scene.execute(keep=False)
-    assert scene.seen() == [["9.9.9"], ["8.8.8"]]
+    assert [names[0] for names in scene.seen()] == ["8.8.8", "9.9.9"]
     assert scene.view().done == 2
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_of_several_that_cannot_be_built_the_first_is_told_and_the_others_are_counted(scene: Scene, keep: bool) -> None:
+    for name in ("torch-9.9.9", "torch-8.8.8"):
+        scene.bench.wheels[name].unlink()
+    with pytest.raises(RuntimeBuildError, match="1 other runtime could not be built either"):
+        scene.execute(keep=keep)
+    assert scene.view().done == 0
 
 
 def test_ctrl_c_removes_what_was_built_and_the_next_run_goes_on(scene: Scene) -> None:

@@ -50,6 +50,7 @@ def test_a_cell_carries_the_edges_of_its_row_and_what_its_import_needs() -> None
             "last_bad": "2.11.0",
             "fixed_in": "2.12.1",
             "untried_before": ["2.10.0"],
+            "untried_within": [],
             "untried_after": [],
             "right_on": [],
         }

@@ -25,7 +25,7 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         ((*GOOD[:2], "--torch", "2.11.1"), "torch 2.11.1 is not in the catalogue: did you mean 2.11.0"),
         (
             (*GOOD, "--mode", "aot"),
-            "mode 'aot' is not known: did you mean aot_eager? There are eager, aot_eager, inductor",
+            "mode 'aot' is not known: did you mean aot_eager? there are eager, aot_eager, inductor",
         ),
         ((*GOOD, "--world-size", "3"), "world size '3' is not known: the nearest is 2; there are 2, 4, 8"),
         ((*GOOD, "--world-size", "16"), "world size '16' is not known: the nearest is 8; there are 2, 4, 8"),
@@ -35,6 +35,9 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         ((*GOOD, "--transport", "nccl"), "this host has no nccl: it has no GPU, and what there is: gloo, nc"),
         (("run", "torch==2.11.0", "--torch", "2.11.0"), "as a subject torch has no version: name it torch"),
         (("run", "torch>=2", "--torch", "2.11.0"), "as a subject torch has no version: name it torch"),
+        ((*GOOD, "--mode", "jit"), "mode 'jit' is not known: there are eager, aot_eager, inductor"),
+        ((*GOOD, "--case", "torch-itself/*"), "of it; family torch-itself is of the subject torch alone"),
+        (("run", "torch", "--torch", "2.11.0", "--case", "exchange/*"), "of it; only family torch-itself is"),
         ((*GOOD, "--case", "exchange/dim1*"), "no case fits 'exchange/dim1*': did you mean exchange/dim0"),
         (("run", "deepsped==0.18.3x!", "--torch", "2.11.0"), "'0.18.3x!' is no version"),
         (("run", "./nowhere", "--torch", "2.11.0"), "there is no such folder"),

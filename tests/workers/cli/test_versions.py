@@ -70,3 +70,13 @@ def test_several_faults_know_of_each_other() -> None:
         "edges: zero gradient: torch 2.11.0 only; right up to 2.9.1 and from 2.12.1 on; another fault on 2.10.0; "
         "not importable on 2.2.2",
     ]
+
+
+def test_untried_versions_inside_are_named_and_what_is_absent_or_silent_has_its_clause() -> None:
+    past = (row(cell=1, torch="2.2.2", verdict="unsupported", detail="no f"), zero("2.9.1", 2))
+    assert printed(zero(), *past, row(cell=3, torch="2.12.1", verdict="infra"))[1:] == [
+        "edges: zero gradient: torch 2.9.1 and 2.11.0; untried on 2.10.0; absent on 2.2.2; no answer on 2.12.1"
+    ]
+    assert printed(zero("2.9.1"), past[0], row(cell=3, torch="2.10.0"))[1:] == [
+        "edges: zero gradient: torch 2.9.1 only; right on 2.10.0; absent on 2.2.2"
+    ]
