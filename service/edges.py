@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 BAD, GOOD, OTHER, NO_IMPORT, NOTHING, UNTRIED = "bad", "good", "other", "no import", "", "untried"
 """What one torch version says of a fault: it has it, is right, fails in another way, cannot import, does not say."""
 
-PRECEDENCE = (BAD, OTHER, NO_IMPORT, GOOD, NOTHING, UNTRIED)
+ABSENT = "absent"
+"""There is no such function, which was tried: what is not there can neither have the fault nor be right."""
+
+PRECEDENCE = (BAD, OTHER, NO_IMPORT, GOOD, NOTHING, ABSENT, UNTRIED)
 """Of several answers for one version the first of these counts: good only if none is bad."""
+
+NO_COMPILER = "no C++ compiler"
+"""How ``jobs.launcher`` says that a mode is unsupported for want of what the machine lacks; torch may well have it."""
 
 NO_WORD_ON_IMPORT = (None, Verdict.INFRA, Verdict.INVALID, Verdict.UNSUPPORTED)
 """What a cell says that shows neither that its checkout could be imported nor that it could not."""
@@ -41,6 +47,8 @@ class Answer(Protocol):
     def verdict(self) -> str | None: ...  # noqa: D102
     @property
     def signature(self) -> str: ...  # noqa: D102
+    @property
+    def detail(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Stretch:
     """Versions from the first to the last bad one with no good one between, and what bounds them.
 
     before, after  the versions between the bad ones and the good one on that side (or the end) that do not say
+    within         those between the first and the last bad one that do not say
     """
 
     first_bad: str
@@ -69,7 +78,13 @@ class Stretch:
     last_good: str | None
     fixed_in: str | None
     before: tuple[str, ...]
+    within: tuple[str, ...]
     after: tuple[str, ...]
+
+    @property
+    def unsaid(self) -> tuple[str, ...]:
+        """All versions that leave open where it begins and ends, and whether it is one stretch."""
+        return self.before + self.within + self.after
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class Edge:
     untried_before, untried_after  the versions between the bad ones and the good one on that side (or the end of what
                                    there is) of which it is not known whether they have this fault: never tried,
                                    without an answer, not importable, or with another fault
+    untried_within                 such versions between the first and the last bad one
     right_on                       runtimes of a bad version that are right: another build of the same torch
     """
 
@@ -89,6 +105,7 @@ class Edge:
     last_bad: str
     fixed_in: str | None
     untried_before: tuple[str, ...]
+    untried_within: tuple[str, ...]
     untried_after: tuple[str, ...]
     right_on: tuple[str, ...]
 
@@ -117,8 +134,9 @@ def shows_import(verdict: str | None) -> bool:
     return verdict not in (*NO_WORD_ON_IMPORT, Verdict.UNIMPORTABLE)
 
 
-def state(verdict: str | None, *, same: bool, of_import: bool) -> str:
+def state(answer: Answer, *, same: bool, of_import: bool) -> str:
     """What one answer says of a fault: ``same`` if it has that very fault, ``of_import`` if that is a failed import."""
+    verdict = answer.verdict
     if same:
         return BAD
     if verdict is None:
@@ -127,6 +145,8 @@ def state(verdict: str | None, *, same: bool, of_import: bool) -> str:
         return NO_IMPORT
     if of_import:
         return GOOD if shows_import(verdict) else NOTHING
+    if verdict == Verdict.UNSUPPORTED:
+        return NOTHING if answer.detail == NO_COMPILER else ABSENT
     return OTHER if Verdict(verdict).failing else GOOD if Verdict(verdict).settled else NOTHING
 
 
@@ -136,19 +156,24 @@ def stretches(columns: Iterable[tuple[str, str]]) -> list[Stretch]:
     good: str | None = None
     before: list[str] = []
     bad: list[str] = []
+    within: list[str] = []
     after: list[str] = []
+
+    def stretch(fixed_in: str | None) -> Stretch:
+        return Stretch(bad[0], bad[-1], good, fixed_in, tuple(before), tuple(within), tuple(after))
+
     for version, said in columns:
         if said == BAD:
             bad.append(version)
-            after = []
+            within, after = within + after, []
         elif said == GOOD:
             if bad:
-                found.append(Stretch(bad[0], bad[-1], good, version, tuple(before), tuple(after)))
-            good, before, bad, after = version, [], [], []
-        else:
+                found.append(stretch(version))
+            good, before, bad, within, after = version, [], [], [], []
+        elif said != ABSENT:
             (after if bad else before).append(version)
     if bad:
-        found.append(Stretch(bad[0], bad[-1], good, None, tuple(before), tuple(after)))
+        found.append(stretch(None))
     return found
 
 
@@ -180,6 +205,7 @@ def edges(answers: Iterable[Answer], known: Iterable[str] = ()) -> list[Edge]:
                 last_bad=one.last_bad,
                 fixed_in=one.fixed_in,
                 untried_before=one.before,
+                untried_within=one.within,
                 untried_after=one.after,
                 right_on=tuple(sorted(a.runtime for a in right if low <= version_order(a.torch) <= high)),
             )
@@ -189,7 +215,7 @@ def edges(answers: Iterable[Answer], known: Iterable[str] = ()) -> list[Edge]:
 
 def _state(answer: Answer, fault: tuple[str, str]) -> str:
     same = (answer.verdict, answer.signature) == fault
-    return state(answer.verdict, same=same, of_import=fault[0] == Verdict.UNIMPORTABLE)
+    return state(answer, same=same, of_import=fault[0] == Verdict.UNIMPORTABLE)
 
 
 RowKey = tuple[str, str, int, str, int, str]

@@ -159,7 +159,8 @@ def _groups(sites: Iterable[_Site], labels: _Labels, torches: Sequence[str], imp
             said = {(label, torch): _said(site, (label, torch), fault, imports) for label in asked for torch in torches}
             states = {place: merged(runtimes.values()) for place, runtimes in said.items()}
             mine = [row for row in site.own if _failing(row) and _fault(row) == fault]
-            for pattern, having in _patterns(said, states, asked, torches).items():
+            importing = fault.verdict is Verdict.UNIMPORTABLE
+            for pattern, having in _patterns(said, states, asked, torches, importing=importing).items():
                 # What only older answers show makes no finding of this submission's.
                 if not (rows := [row for row in mine if labels.of(row) in having]):
                     continue
@@ -167,27 +168,41 @@ def _groups(sites: Iterable[_Site], labels: _Labels, torches: Sequence[str], imp
                 group = groups.setdefault((fault, asked, having, pattern), fresh)
                 group.tables.append(states)
                 group.rows += rows
+                group.untraced |= _untraced(site, having)
     return list(groups.values())
+
+
+def _untraced(site: _Site, having: Sequence[str]) -> set[str]:
+    return {
+        torch
+        for (label, torch), answers in site.answers.items()
+        if label in having and any(row.verdict == Verdict.AGREE_UNTRACED for row in answers.values())
+    }
 
 
 @dataclass(frozen=True)
 class _Pattern:
-    """Where along torch a fault is, another one is, and no import was; and which builds of a version differ."""
+    """Where along torch a fault is, another one is, and no import was; and which builds of a version differ.
+
+    imports  for a failed import, where one went well: what it needs is read from that, and is each checkout's own
+    """
 
     bad: tuple[str, ...]
     other: tuple[str, ...]
     no_import: tuple[str, ...]
+    imports: tuple[str, ...]
     apart: tuple[tuple[str, str], ...]
 
 
 def _patterns(
-    said: _States, states: Mapping[_Place, str], labels: Sequence[str], torches: Sequence[str]
+    said: _States, states: Mapping[_Place, str], labels: Sequence[str], torches: Sequence[str], *, importing: bool
 ) -> dict[_Pattern, tuple[str, ...]]:
     """Every pattern with the checkouts of which it is so."""
     found: dict[_Pattern, tuple[str, ...]] = {}
     for label in labels:
-        bad, other, none = (
-            tuple(torch for torch in torches if states[label, torch] == state) for state in (BAD, OTHER, NO_IMPORT)
+        bad, other, none, good = (
+            tuple(torch for torch in torches if states[label, torch] == state)
+            for state in (BAD, OTHER, NO_IMPORT, GOOD)
         )
         if bad:
             apart = tuple(
@@ -196,7 +211,7 @@ def _patterns(
                 for runtime, its in sorted(said[label, torch].items())
                 if its in (GOOD, OTHER, NO_IMPORT) and its != states[label, torch]
             )
-            pattern = _Pattern(bad, other, none, apart)
+            pattern = _Pattern(bad, other, none, good if importing else (), apart)
             found[pattern] = (*found.get(pattern, ()), label)
     return found
 
@@ -223,7 +238,7 @@ def _said(site: _Site, place: _Place, fault: Fault, imports: _Imports) -> dict[s
         return silent | {runtime: _import_state(reasons, fault) for runtime, reasons in imports.get(place, {}).items()}
     if answers:
         return {
-            runtime: state(row.verdict, same=_failing(row) and _fault(row) == fault, of_import=False)
+            runtime: state(row, same=_failing(row) and _fault(row) == fault, of_import=False)
             for runtime, row in answers.items()
         }
     reasons = imports.get(place, {})

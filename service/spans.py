@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from service.edges import BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, stretches
+from service.edges import ABSENT, BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, stretches
 
 Columns = Sequence[tuple[str, str]]
 """Every version in order, with what it says of a fault (``service.edges``)."""
 
-TOLD = (OTHER, NO_IMPORT, NOTHING)
+TOLD = (OTHER, NO_IMPORT, ABSENT, NOTHING)
 """What a version says that has a clause of its own, and so does not keep ``up to`` from being true."""
 
 
@@ -32,11 +32,14 @@ def spans(names: Collection[str], columns: Sequence[str], at_least: int = 3) -> 
     return listed(parts)
 
 
-def bad(columns: Columns) -> str:
-    """``2.4.1 to 2.10.0``, ``2.11.0 only``: the versions that have the fault."""
+def bad(columns: Columns, cells: Sequence[Columns] = ()) -> str:
+    """``2.4.1 to 2.10.0``, ``2.11.0 only``: the versions that have the fault.
+
+    ``cells``: the columns of each, where ``columns`` are those of several together; what is only so, is so in each.
+    """
     names = [torch for torch, _ in columns]
     having = {torch for torch, said in columns if said == BAD}
-    only = " only" if len(having) == 1 and not untried(columns) else ""
+    only = " only" if len(having) == 1 and not any(_unsaid(one, NOTHING, UNTRIED) for one in cells or [columns]) else ""
     return f"{spans(having, names, 2)}{only}"
 
 
@@ -44,8 +47,9 @@ def good(columns: Columns) -> str:
     """``up to 2.10.0 and from 2.12.1 on``, ``on 2.3.1 to 2.7.1``; empty where none is."""
     states = [said for _, said in columns]
     first, last = states.index(BAD), len(states) - 1 - states[::-1].index(BAD)
-    # A version without an answer has a clause of its own and does not part its neighbours; an untried one does.
-    runs = [[i for i in run if states[i] == GOOD] for run in _runs([said in (GOOD, NOTHING) for said in states])]
+    # What has no answer or is absent has a clause of its own and does not part its neighbours; an untried one does.
+    parts = _runs([said in (GOOD, NOTHING, ABSENT) for said in states])
+    runs = [[i for i in run if states[i] == GOOD] for run in parts]
     runs = [run for run in runs if run]
     early, late = [run for run in runs if run[-1] < first], [run for run in runs if run[0] > last]
     reaches_start = early and all(said == GOOD or said in TOLD for said in states[: early[0][0]])
@@ -60,10 +64,23 @@ def good(columns: Columns) -> str:
 
 
 def untried(columns: Columns) -> str:
-    """The untried versions beside the bad ones, which leave open where the fault begins or ends."""
+    """The untried versions beside and between the bad ones: they leave open where the fault begins and ends."""
+    return _named(columns, _unsaid(columns, UNTRIED))
+
+
+def untried_within(columns: Columns) -> str:
+    """Those of them that stand between bad ones."""
+    return _named(columns, _unsaid(columns, UNTRIED) & {torch for one in stretches(columns) for torch in one.within})
+
+
+def _unsaid(columns: Columns, *which: str) -> set[str]:
+    """The versions beside and between the bad ones that say one of ``which``."""
     states = dict(columns)
-    beside = {torch for one in stretches(columns) for torch in (*one.before, *one.after) if states[torch] == UNTRIED}
-    return spans(beside, list(states)) if beside else ""
+    return {torch for one in stretches(columns) for torch in one.unsaid if states[torch] in which}
+
+
+def _named(columns: Columns, versions: Collection[str]) -> str:
+    return spans(versions, [torch for torch, _ in columns]) if versions else ""
 
 
 def _name(columns: Columns, run: Sequence[int]) -> list[str]:

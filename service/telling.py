@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 from packaging.version import InvalidVersion, Version
 
 from jobs.contract import TRACED_MODES
-from service.edges import BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, merged
+from service.edges import ABSENT, BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, merged
 from service.imports import ANOTHER_TORCH, need_text
-from service.spans import bad, good, listed, spans, untried
+from service.spans import bad, good, listed, spans, untried, untried_within
 from service.verdicts import Verdict
 from service.wording import OUTSIDE
 
@@ -48,6 +48,7 @@ class Group:
     apart            builds of one of ``torches`` that say another thing than that version as a whole, and what
     tables           per site the state of every (checkout, torch)
     rows             the submission's own failing cells
+    untraced         versions on which a traced cell is right, and whose collective was in no graph: a break saved it
     """
 
     fault: Fault
@@ -58,10 +59,16 @@ class Group:
     apart: tuple[tuple[str, str], ...] = ()
     tables: list[dict[tuple[str, str], str]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    untraced: set[str] = field(default_factory=set)
 
     def along_torch(self, torch: str) -> Counter[str]:
         """How many of these sites say what of ``torch``, in the checkouts that have the fault."""
         return Counter(table[label, torch] for table in self.tables for label in self.having)
+
+    @property
+    def cells(self) -> list[list[tuple[str, str]]]:
+        """What each of these sites says of every torch version, in each checkout that has the fault."""
+        return [[(t, table[label, t]) for t in self.torches] for table in self.tables for label in self.having]
 
     def elsewhere(self, label: str) -> Counter[str]:
         """How many cells say what of another checkout, on the torch versions that have the fault."""
@@ -74,7 +81,7 @@ class Group:
         if any({GOOD, OTHER, NO_IMPORT} & set(self.along_torch(torch)) for torch in self.torches):
             return "torch"
         others = [label for label in self.labels if label not in self.having]
-        return "checkout" if any(set(self.elsewhere(label)) - {NOTHING} for label in others) else "throughout"
+        return "checkout" if any(set(self.elsewhere(label)) - {NOTHING, ABSENT} for label in others) else "throughout"
 
     @property
     def regressed(self) -> list[str]:
@@ -183,17 +190,22 @@ def _torch(group: Group, several: bool) -> str:
     needs = [need_text(group.fault.signature, columns)] if of_torch else []
     if not {GOOD, OTHER, NO_IMPORT} & {state for _, state in columns}:
         tried = ", wherever it was tried" if several and group.axis == "throughout" else ""
-        return "; ".join([f"on torch {spans(group.bad, group.torches)}{tried}", *needs, *_silent(group, states)])
-    said = [f"torch {bad(columns)}", *needs]
+        between = [f"untried on {named}"] if (named := untried_within(columns)) else []
+        on = f"on torch {spans(group.bad, group.torches)}{tried}"
+        return "; ".join([on, *needs, *between, *_silent(group, states)])
+    said = [f"torch {bad(columns, group.cells)}", *needs]
     right = good(columns)
     if right and not needs:
         said.append(f"{'imports' if group.fault.verdict is Verdict.UNIMPORTABLE else 'right'} {right}")
+    if group.untraced:
+        said.append(f"there untraced on {spans(group.untraced, group.torches)}")
     if other := [torch for torch, state in columns if state == OTHER]:
         said.append(f"another fault on {spans(other, group.torches)}")
     if none := [torch for torch, state in columns if state == NO_IMPORT]:
         said.append(f"{_not_importable(group)} on {spans(none, group.torches)}")
     said += _apart(group)
-    if (open_edge := untried(columns)) and not needs:
+    # What an import needs names the untried versions towards those that import it.
+    if open_edge := (untried_within if needs else untried)(columns):
         said.append(f"untried on {open_edge}")
     return "; ".join([*said, *_silent(group, states)])
 
@@ -212,13 +224,15 @@ def _apart(group: Group) -> list[str]:
 
 
 def _silent(group: Group, states: Sequence[tuple[str, Counter[str]]]) -> list[str]:
-    """The columns without an answer, and those in which only some cells have one."""
+    """The columns without such a function or without an answer, and those in which that is so of some cells."""
+    absent = [torch for torch, counts in states if set(counts) == {ABSENT}]
+    partly = [torch for torch, counts in states if counts[ABSENT] and set(counts) != {ABSENT}]
     none = [torch for torch, counts in states if counts[NOTHING] and set(counts) <= {NOTHING, UNTRIED}]
     some = [
         torch for torch, counts in states if (counts[NOTHING] or counts[UNTRIED]) and set(counts) - {NOTHING, UNTRIED}
     ]
-    said = [f"no answer on {spans(none, group.torches)}"] if none else []
-    return [*said, f"no answer in some cells on {spans(some, group.torches)}"] if some else said
+    clauses = {"absent": absent, "absent in some cells": partly, "no answer": none, "no answer in some cells": some}
+    return [f"{words} on {spans(torches, group.torches)}" for words, torches in clauses.items() if torches]
 
 
 # -- the other checkouts ---------------------------------------------------------------------------------------------
@@ -254,6 +268,8 @@ def _those(group: Group, state: str, labels: list[str]) -> list[str]:
         return [f"another fault in {who}"]
     if state == NO_IMPORT:
         return [f"{who} {'are' if many else 'is'} {_not_importable(group)} there"]
+    if state == ABSENT:
+        return [f"absent from {who}"]
     if state == BAD:
         return [f"{who} {'have' if many else 'has'} it too"]
     if group.fixes(labels[0]):
@@ -268,7 +284,7 @@ def _mixed(group: Group, label: str) -> str:
     counts = group.elsewhere(label)
     good = f"fixed in {label} in" if group.fixes(label) else f"{label} agrees in"
     words = {GOOD: good, BAD: "the same fault in", OTHER: "another fault in"}
-    words |= {NO_IMPORT: f"{_not_importable(group)} in", NOTHING: "no answer in"}
+    words |= {NO_IMPORT: f"{_not_importable(group)} in", ABSENT: "absent in", NOTHING: "no answer in"}
     (word, count), *rest = [(word, counts[state]) for state, word in words.items() if counts[state]]
     lead = word if counts[GOOD] else f"{label}: {word}"
     return ", ".join([f"{lead} {count} of {counts.total()} cells", *(f"{word} {count}" for word, count in rest)])

@@ -6,8 +6,10 @@ import random
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +55,13 @@ def test_one_fault_is_one_sentence_with_its_last_good_column() -> None:
     assert str(finding).endswith("(cell 11)")
 
 
+def test_what_a_graph_break_saved_is_right_and_said_to_be_untraced() -> None:
+    rows = [at("2.2.2", "agree_untraced", 1), at("2.9.1", "agree", 2), at("2.11.0", "zero_gradient", 3)]
+    assert texts(rows)[0].endswith("torch 2.11.0 only; right up to 2.9.1; there untraced on 2.2.2")
+    other = [replace(rows[0], verdict="agree"), *rows[1:], at("2.2.2", "agree_untraced", 4, NEW)]
+    assert "untraced" not in texts([*other, at("2.11.0", "agree", 5, NEW)])[0]
+
+
 def along(*verdicts: tuple[str, str | None]) -> str:
     (text, *rest) = texts([at(torch, verdict, number) for number, (torch, verdict) in enumerate(verdicts)])
     assert rest == []
@@ -70,8 +79,12 @@ def test_transitions() -> None:
         "torch 2.2.2 and 2.4.1 to 2.10.0; right on 2.3.1 and from 2.11.0 on"
     )
     assert along(("2.2.2", None), ("2.9.1", good), ("2.10.0", "unsupported"), ("2.11.0", bad)) == (
-        "torch 2.11.0 only; right up to 2.9.1; no answer on 2.2.2 and 2.10.0"
+        "torch 2.11.0 only; right up to 2.9.1; absent on 2.10.0; no answer on 2.2.2"
     )
+    assert along(("2.2.2", good), ("2.3.1", "infra"), ("2.4.1", bad), ("2.5.1", good)) == (
+        "torch 2.4.1; right up to 2.2.2 and from 2.5.1 on; no answer on 2.3.1"
+    )
+    assert along(("2.2.2", "unsupported"), ("2.3.1", bad)) == "on torch 2.3.1, wherever it was tried; absent on 2.2.2"
 
 
 def test_columns_are_versions_and_not_words() -> None:
@@ -89,15 +102,28 @@ def test_two_faults_are_two_sentences_that_know_of_each_other() -> None:
     assert {str(finding)[-19:] for finding in found} >= {" (KeyError) (cell 1)"[-19:]}
 
 
-def test_modes_that_differ_only_in_what_was_not_answered_share_a_sentence() -> None:
+@pytest.mark.parametrize(
+    ("detail", "said"), [("torch 2.2.2 has no f", "absent"), ("no C++ compiler", "no answer")], ids=["torch", "machine"]
+)
+def test_modes_that_differ_only_in_what_was_not_answered_share_a_sentence(detail: str, said: str) -> None:
+    none: dict[str, Any] = {"verdict": "unsupported", "detail": detail}
     rows = [
-        row if (row.torch, row.mode) != ("2.2.2", "inductor") else replace(row, verdict="unsupported")  # type: ignore[type-var]
+        row if (row.torch, row.mode) != ("2.2.2", "inductor") else replace(row, **none)  # type: ignore[type-var]
         for row in zero_in_traced_modes()
     ]
     assert texts(rows) == [
         "deepspeed==0.18.3: zero gradient in traced exchange/dim0 (aot_eager, inductor; 2 ranks): "
-        "torch 2.11.0 only; right up to 2.9.1; no answer in some cells on 2.2.2"
+        f"torch 2.11.0 only; right up to 2.9.1; {said} in some cells on 2.2.2"
     ]
+
+
+def test_only_is_not_said_where_one_of_the_cells_has_no_answer_beside() -> None:
+    rows: list[Row] = [
+        replace(row, verdict="infra") if (row.torch, row.mode) == ("2.9.1", "inductor") else row  # type: ignore[type-var]
+        for row in zero_in_traced_modes()
+    ]
+    (text,) = texts(rows)
+    assert text.endswith("torch 2.11.0; right up to 2.9.1; no answer in some cells on 2.9.1")
 
 
 # -- beyond the submission -------------------------------------------------------------------------------------------
@@ -111,8 +137,8 @@ TRACED: dict[str, Any] = {"case": "torch-itself/dim0[implementation=a]", "mode":
 
 
 def stored(said: str, **changes: Any) -> list[Row]:
-    """A row over the catalogue, a letter a version: right, bad, raised, no answer; a dash where it was not tried."""
-    verdicts = {".": "agree", "x": "zero_gradient", "o": "raised", "?": "unsupported"}
+    """A row over the catalogue, a letter a version: right, bad, raised, no answer, absent; a dash: not tried."""
+    verdicts = {".": "agree", "x": "zero_gradient", "o": "raised", "?": "infra", "a": "unsupported"}
     pairs = [(torch, verdicts[letter]) for torch, letter in zip(FOURTEEN, said, strict=True) if letter != "-"]
     return [at(torch, verdict, number, **changes) for number, (torch, verdict) in enumerate(pairs, 100)]
 
@@ -134,6 +160,19 @@ def test_a_run_on_one_version_knows_its_neighbours_from_earlier_runs() -> None:
     assert beyond(own, stored("o??....-------", **TRACED)) == [
         f"{head}torch 2.11.0; right up to 2.8.0; another fault on 2.2.2; "
         "untried on 2.9.1, 2.10.0 and 2.12.1 to 2.15.0; no answer on 2.3.1 and 2.4.1"
+    ]
+    assert beyond(own, stored("aa.......x....", **TRACED)) == [
+        f"{head}torch 2.11.0 only; right up to 2.10.0 and from 2.12.1 on; absent on 2.2.2 and 2.3.1"
+    ]
+
+
+def test_untried_versions_between_bad_ones_are_named() -> None:
+    own: list[Row] = [at("2.11.0", "zero_gradient", 7)]
+    assert beyond(own, stored("......x--x....")) == [
+        f"{HEAD}torch 2.8.0 and 2.11.0; right up to 2.7.1 and from 2.12.1 on; untried on 2.9.1 and 2.10.0"
+    ]
+    assert beyond(own, stored("-----x--------")) == [
+        f"{HEAD}on torch 2.7.1 and 2.11.0, wherever it was tried; untried on 2.8.0 to 2.10.0"
     ]
 
 
@@ -219,6 +258,27 @@ def test_which_torch_a_checkout_needs_is_read_from_everything_stored_of_it() -> 
     zero: list[Row] = [at("2.11.0", "zero_gradient"), at("2.10.0", "agree")]
     assert beyond(zero, [], imports) == [
         f"{HEAD}torch 2.11.0; right on 2.10.0; not importable on 2.2.2 to 2.5.1; untried on 2.12.1 to 2.15.0"
+    ]
+
+
+def test_what_one_checkout_needs_is_not_read_from_the_imports_of_another() -> None:
+    own: list[Row] = [at("2.5.1", "unimportable", 1, OLD, signature=CUSTOM_OP)]
+    own += [at("2.5.1", "unimportable", 2, NEW, signature=CUSTOM_OP)]
+    first, second = (row.checkout for row in own)
+
+    def facts(checkout: str, *torches: str) -> list[Import]:
+        return [Import(checkout, torch, f"{torch}-index", "release", "") for torch in torches]
+
+    def told(*imports: Import) -> list[str]:
+        return [text.replace(": not importable (every case): torch 2.5.1", "") for text in beyond(own, [], imports)]
+
+    lacks = "missing: torch.library.custom_op)"
+    assert told(*facts(first, "2.6.0", "2.7.1"), *facts(second, "2.7.1")) == [
+        f"{OLD}; needs a newer torch (2.6.0 is the first in the catalogue that imports it; {lacks}; {NEW} has it too",
+        f"{NEW}; needs a newer torch (2.7.1 imports it, 2.6.0 untried; {lacks}; {OLD} has it too",
+    ]
+    assert told(*facts(first, "2.6.0"), *facts(second, "2.6.0")) == [
+        f"{OLD} and {NEW}; needs a newer torch (2.6.0 is the first in the catalogue that imports it; {lacks}"
     ]
 
 
@@ -481,6 +541,20 @@ def _check(finding: Finding, rows: dict[tuple[str, str, str], Cell]) -> None:
         r"no answer on (.*)": lambda torches: (
             not any(_failing(v) or _settled(v) for v in there(having, torches.replace(" and ", ", ").split(", ")))
         ),
+        r"absent from (.*)": lambda names: set(others(names)) == {"unsupported"},
+        r"absent on (.*)": lambda torches: (
+            set(there(having, torches.replace(" and ", ", ").split(", "))) == {"unsupported"}
+        ),
+        r"absent in some cells on ([\d.]+\d)": lambda torch: (
+            "unsupported" in (here := set(there(having, [torch]))) and len(here) > 1
+        ),
+        r"^torch ([\d.]+\d) only": lambda torch: (
+            not any(
+                None in _beside(torch, [rows[label, its, mode].verdict for its in TORCHES])
+                for label in having
+                for mode in modes
+            )
+        ),
         r"another fault on (.*)": lambda torches: any(
             _answers(v) and v != fault for v in there(having, torches.replace(" and ", ", ").split(", "))
         ),
@@ -499,6 +573,13 @@ def _check(finding: Finding, rows: dict[tuple[str, str, str], Cell]) -> None:
         older = LABELS[: LABELS.index(having[0])]
         assert ODD not in having
         assert any(map(_settled, there(older, bad)))
+
+
+def _beside(torch: str, said: Sequence[str | None]) -> list[str | None]:
+    """What ``said`` has of the versions between this one and the next that is good, on either side."""
+    place = TORCHES.index(torch)
+    sides = said[:place][::-1], said[place + 1 :]
+    return [verdict for side in sides for verdict in takewhile(lambda verdict: not _settled(verdict), side)]
 
 
 def _failing(verdict: str | None) -> bool:

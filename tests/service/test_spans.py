@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.edges import BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED
-from service.spans import bad, good, listed, spans, untried
+from service.edges import ABSENT, BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED
+from service.spans import bad, good, listed, spans, untried, untried_within
 
-LETTERS = {"x": BAD, ".": GOOD, "o": OTHER, "i": NO_IMPORT, "?": NOTHING, "-": UNTRIED}
+LETTERS = {"x": BAD, ".": GOOD, "o": OTHER, "i": NO_IMPORT, "?": NOTHING, "-": UNTRIED, "a": ABSENT}
 
 
 def columns(said: str) -> list[tuple[str, str]]:
@@ -36,7 +36,9 @@ def columns(said: str) -> list[tuple[str, str]]:
         ("-.x", "v2 only", "on v1", ""),
         (".--x", "v3", "up to v0", "v1 and v2"),
         ("----.-x-----", "v6", "on v4", "v5 and v7 to v11"),
-        ("x-x", "v0 and v2", "", ""),
+        ("x-x", "v0 and v2", "", "v1"),
+        (".x--x.", "v1 and v4", "up to v0 and from v5 on", "v2 and v3"),
+        ("x?x-", "v0 and v2", "", "v3"),
         ("x.-", "v0 only", "on v1", ""),
         # what has a clause of its own parts nothing; what is no answer parts neighbours of no span of right ones
         ("?.x", "v2 only", "up to v1", ""),
@@ -44,10 +46,26 @@ def columns(said: str) -> list[tuple[str, str]]:
         ("x.i", "v0 only", "from v1 on", ""),
         (".?..x", "v4 only", "up to v3", ""),
         (".o.x", "v3 only", "on v0 and v2", ""),
+        # beside what has no answer nothing is the only one; what is absent cannot have it
+        (".?x.", "v2", "up to v0 and from v3 on", ""),
+        (".x?", "v1", "up to v0", ""),
+        (".ax.", "v2 only", "up to v0 and from v3 on", ""),
+        ("aaxa", "v2 only", "", ""),
+        ("a.a.xa.", "v4 only", "up to v3 and from v6 on", ""),
     ],
 )
 def test_what_the_columns_say(said: str, has_it: str, right: str, open_edge: str) -> None:
     assert (bad(columns(said)), good(columns(said)), untried(columns(said))) == (has_it, right, open_edge)
+
+
+def test_only_of_several_cells_is_only_so_in_each() -> None:
+    together, one, other = columns("..x."), columns("..x."), columns(".?x.")
+    assert (bad(together, [one, one]), bad(together, [one, other])) == ("v2 only", "v2")
+
+
+def test_what_was_not_tried_within_and_beside() -> None:
+    assert (untried(columns("-x-xx-")), untried_within(columns("-x-xx-"))) == ("v0, v2 and v5", "v2")
+    assert untried_within(columns("-x?x.-x")) == ""
 
 
 def test_neighbours_are_spans_from_three_on() -> None:
@@ -58,7 +76,7 @@ def test_neighbours_are_spans_from_three_on() -> None:
     assert spans([], names) == listed([]) == "nothing"
 
 
-@given(st.text("x.oi?-", min_size=1, max_size=14).filter(lambda said: "x" in said))
+@given(st.text("x.oi?-a", min_size=1, max_size=14).filter(lambda said: "x" in said))
 def test_no_version_is_claimed_that_is_not_so(said: str) -> None:
     """Every claim is read back as the versions that it covers."""
     table = columns(said)
@@ -78,5 +96,5 @@ def test_no_version_is_claimed_that_is_not_so(said: str) -> None:
     assert {n for n, letter in enumerate(said) if letter == "."} <= right
     assert not {said[n] for n in right} & {"x", "-"}
     assert {said[n] for n in covered(untried(table))} <= {"-"}
-    if "only" in bad(table):
-        assert said.count("x") == 1
+    only = said.count("x") == 1 and not re.search(r"[?-][aoi?-]*x|x[aoi?-]*[?-]", said)
+    assert ("only" in bad(table)) == only

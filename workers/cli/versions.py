@@ -6,14 +6,26 @@ On the straight line this is the end, beside ``workers.cli.evidence``: answers f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from rich.text import Text
 
-from service.edges import BAD, NO_IMPORT, OTHER, Known, answers_by_row, columns_of, edges, row_key, version_order
+from service.edges import (
+    ABSENT,
+    BAD,
+    NO_IMPORT,
+    NOTHING,
+    OTHER,
+    Known,
+    answers_by_row,
+    columns_of,
+    edges,
+    row_key,
+    version_order,
+)
 from service.imports import import_columns, need_text, reasons
-from service.spans import bad, good, listed, spans, untried
+from service.spans import Columns, bad, good, listed, spans, untried
 from service.verdicts import Verdict
 from workers.cli.words import cell_text, inert
 
@@ -56,13 +68,18 @@ def _edges(row: CellRow, given: Sequence[CellRow], torches: Sequence[str]) -> It
         if fault[0] == Verdict.UNIMPORTABLE:
             continue  # told by what the import needs
         columns = columns_of(given, fault, torches)
-        names = [torch for torch, _ in columns]
         said = [f"{Verdict(fault[0]).info.label}: torch {bad(columns)}"]
         said += [f"right {right}"] if (right := good(columns)) else []
-        for state, words in ((OTHER, "another fault on"), (NO_IMPORT, "not importable on")):
-            if those := {torch for torch, its in columns if its == state}:
-                said.append(f"{words} {spans(those, names)}")
+        said += _others(columns, {OTHER: "another fault", NO_IMPORT: "not importable"})
         if apart := [name for edge in found if (edge.verdict, edge.signature) == fault for name in edge.right_on]:
             said.append(f"right on {listed(apart)}")
         said += [f"untried on {open_edge}"] if (open_edge := untried(columns)) else []
+        said += _others(columns, {ABSENT: "absent", NOTHING: "no answer"})
         yield "; ".join(said)
+
+
+def _others(columns: Columns, words: Mapping[str, str]) -> Iterator[str]:
+    """On which versions it is otherwise, a clause for each of the states that ``words`` names."""
+    for state, word in words.items():
+        if those := {torch for torch, its in columns if its == state}:
+            yield f"{word} on {spans(those, [torch for torch, _ in columns])}"
