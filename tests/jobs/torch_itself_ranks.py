@@ -1,12 +1,13 @@
 """Runs inside a runtime: torch's own cases on forked ranks, compared with the oracle; prints JSON.
 
-    python torch_itself_ranks.py WORLD_SIZE cases|reference|mutants|unsteady [TRANSPORT MODE [ID…]]
+    python torch_itself_ranks.py WORLD_SIZE cases|reference|mutants|racing|late|steady|elsewhere [TRANSPORT MODE [ID…]]
     python torch_itself_ranks.py WORLD_SIZE dense
 
 ``cases`` runs torch itself, ``reference`` our own right implementation on every case, ``mutants`` every control of the
-mode, ``unsteady`` the reference with an error on the last rank in every third call; ``dense`` compares the oracle with
-autograd through one process that holds all ranks, and forks nothing. The answer maps a case or control to what was
-wrong; see ``forked``.
+mode; ``racing`` the reference with an error in every third call on the last rank of the world, ``late`` with one after
+24 calls, ``steady`` with one in every call on all ranks, ``elsewhere`` in every call outside the first group; ``dense``
+compares the oracle with autograd through one process that holds all ranks, and forks nothing. The answer maps a case or
+control to what was wrong; see ``forked``.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def plan(what: str, cases: list[CaseInfo], transport: str, mode: str) -> dict[st
         here = [case for case in cases if transport in case.transports and mode in case.modes]
         return {case.id: (case, family.build) for case in here}
     controls = [one for one in probes.controls() if one.family == "torch-itself" and one.case in known]
-    if what in ("reference", "unsteady"):
+    if what == "reference" or what in RAISES:
         reference = next(one for one in controls if one.id.endswith(".reference"))
 
         def build(case: CaseInfo, ctx: RankContext) -> Operation:
             right = family.build_control(dataclasses.replace(reference, case=case.id), case, ctx)
-            return unsteady(right, ctx) if what == "unsteady" else right
+            return raising(right, ctx, RAISES[what]) if what in RAISES else right
 
         return {case.id: (case, build) for case in cases}
 
@@ -67,13 +68,26 @@ def plan(what: str, cases: list[CaseInfo], transport: str, mode: str) -> dict[st
     return {one.id: (known[one.case], build_of(one)) for one in controls if mode in one.modes}
 
 
-def unsteady(right: Operation, ctx: RankContext) -> Operation:
+RAISES: dict[str, Callable[[int, RankContext], bool]] = {
+    "racing": lambda call, ctx: ctx.rank == ctx.world_size - 1 and call % 3 == 0,
+    "late": lambda call, ctx: ctx.rank == ctx.world_size - 1 and call == 25,
+    "steady": lambda call, ctx: True,
+    "elsewhere": lambda call, ctx: ctx.ranks[0] > 0,
+}
+"""Whether a rank raises, by the number of its call, from 1."""
+
+
+class OddError(RuntimeError):
+    """An error whose class the other ranks may not know."""
+
+
+def raising(right: Operation, ctx: RankContext, raises: Callable[[int, RankContext], bool]) -> Operation:
     calls = itertools.count(1)
 
     def operation(x: torch.Tensor) -> torch.Tensor:
         y = right(x)
-        if ctx.sp_rank == ctx.sp_size - 1 and next(calls) % 3 == 0:
-            raise RuntimeError("now and then")
+        if raises(next(calls), ctx):
+            raise OddError("went wrong")
         return y
 
     return operation

@@ -24,7 +24,7 @@ CUSTOM_OP = "needs another torch: torch.library.custom_op"
 HEADS = "exchange/seq_head[layout=bshd]"
 
 
-def texts(rows: list[Row]) -> list[str]:
+def texts(rows: Sequence[Row]) -> list[str]:
     return [finding.text for finding in sentences(rows)]
 
 

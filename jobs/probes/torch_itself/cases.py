@@ -3,7 +3,8 @@
 Every way of calling every collective is there in eager and one traced mode at least; strides, sub-groups, types and
 losses are covered in pairs. Each row of a table below is one case, and says only what differs from the defaults. Traced
 cases run over real transports only. What a case hands to a bare all-to-all may be strided but not expanded: gloo in
-torch 2.2 reads on behind such a tensor's memory, and what it finds there is not the same twice.
+torch 2.2 reads on behind such a tensor's memory, and what it finds there is not the same twice. Functions whose names
+are private, such as _all_gather_base of torch.distributed.nn, are left out.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ DIM0: Rows = (
     (EAGER, {"api": BUFFER, **WEIGHTED, "dtype": "float64"}),
     (EAGER, {"api": BUFFER, **STRIDED}),
     (EAGER, {"api": BUFFER, **STRIDED_GRADIENT}),
-    (EAGER, {"api": BUFFER, **WEIGHTED, **SUBGROUP}),
+    (TRACED, {"api": BUFFER, **WEIGHTED, **SUBGROUP}),
     (EAGER, {"api": NN_INSIDE, **STRIDED_GRADIENT}),
     (EAGER, {"api": NN, **WEIGHTED, "input": "offset", "dtype": "float64"}),
     (EAGER, {"api": NN, **STRIDED_GRADIENT}),
     (EAGER, {"api": INSIDE, **STRIDED_GRADIENT, "dtype": "float64"}),
     (EAGER, {"api": INSIDE, **WEIGHTED, "input": "offset", **SUBGROUP}),
     (EAGER, {"api": AUTOGRAD, **STRIDED_GRADIENT}),
-    (EAGER, {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP, "dtype": "float64"}),
+    (TRACED, {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP, "dtype": "float64"}),
     (EAGER, {"api": FUNCTIONAL, **WEIGHTED, "input": "offset"}),
+    (TRACED, {"api": NN, **WEIGHTED, **SUBGROUP}),
 )
 ALL_TO_ALL: Rows = (
     *((EAGER, {"api": api, **WEIGHTED, "splits": "uneven"}) for api in (BUFFER, NN, FUNCTIONAL)),
-    (TRACED, {"api": AUTOGRAD, **WEIGHTED, "splits": "uneven"}),
+    (ALL, {"api": AUTOGRAD, **WEIGHTED, "splits": "uneven"}),
     (TRACED, {"api": NN_LIST}),
     (EAGER, {"api": NN_LIST, **STRIDED_GRADIENT, "dtype": "float64"}),
     (EAGER, {"api": NN_LIST, **WEIGHTED, **SUBGROUP}),
@@ -60,40 +62,44 @@ ALL_TO_ALL: Rows = (
     (EAGER, {"api": AUTOGRAD, **WEIGHTED, "splits": "uneven", **SUBGROUP}),
 )
 ALL_REDUCE: Rows = (
-    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL, BUFFER)),
+    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL)),
+    (ALL, {"api": BUFFER}),
     (EAGER, {"api": BUFFER, **WEIGHTED, **SUBGROUP}),
     (EAGER, {"api": BUFFER, **WEIGHTED, "input": "transposed", "cotangent": "expanded"}),
     (EAGER, {"api": NN, **STRIDED_GRADIENT, "dtype": "float64"}),
-    (EAGER, {"api": NN, **WEIGHTED, **SUBGROUP, "input": "expanded"}),
+    (TRACED, {"api": NN, **WEIGHTED, **SUBGROUP, "input": "expanded"}),
     (EAGER, {"api": FUNCTIONAL, **STRIDED_GRADIENT, "input": "offset"}),
-    (EAGER, {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP, "dtype": "float64"}),
+    (TRACED, {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP, "dtype": "float64"}),
 )
 ALL_GATHER: Rows = (
-    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL, AUTOGRAD, BUFFER)),
+    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL, AUTOGRAD)),
+    (ALL, {"api": BUFFER}),
     (EAGER, {"api": NN, **SUBGROUP}),
     (EAGER, {"api": NN, **STRIDED_GRADIENT}),
     (EAGER, {"api": NN, **WEIGHTED, "input": "expanded", "dtype": "float64"}),
     (EAGER, {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP, "dtype": "float64"}),
     (EAGER, {"api": AUTOGRAD, **STRIDED_GRADIENT, "input": "offset"}),
-    (EAGER, {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP}),
-    (EAGER, {"api": BUFFER, **STRIDED_GRADIENT, **SUBGROUP}),
+    (TRACED, {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP}),
+    (TRACED, {"api": BUFFER, **STRIDED_GRADIENT, **SUBGROUP}),
 )
 REDUCE_SCATTER: Rows = (
-    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL, AUTOGRAD, BUFFER)),
+    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL, AUTOGRAD)),
+    (ALL, {"api": BUFFER}),
     (EAGER, {"api": NN, **STRIDED_GRADIENT, "dtype": "float64"}),
     (EAGER, {"api": NN, **WEIGHTED, **SUBGROUP, "input": "transposed"}),
-    (EAGER, {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP}),
-    (EAGER, {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP, "dtype": "float64"}),
+    *((TRACED, {"api": api, **WEIGHTED, **SUBGROUP}) for api in (NN, FUNCTIONAL)),
+    (TRACED, {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP, "dtype": "float64"}),
     (EAGER, {"api": AUTOGRAD, **STRIDED_GRADIENT, "input": "transposed"}),
     (EAGER, {"api": BUFFER, **STRIDED_GRADIENT, "input": "offset"}),
 )
 BROADCAST: Rows = (
-    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL, BUFFER)),
+    *((TRACED, {"api": api}) for api in (NN, FUNCTIONAL)),
+    (ALL, {"api": BUFFER}),
     (EAGER, {"api": NN, **WEIGHTED, **SUBGROUP}),
     (EAGER, {"api": NN, **STRIDED_GRADIENT, "dtype": "float64"}),
     (EAGER, {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP}),
-    (EAGER, {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP, **BY_PLACE}),
-    (EAGER, {"api": BUFFER, **WEIGHTED, **SUBGROUP, "input": "expanded"}),
+    (TRACED, {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP, **BY_PLACE}),
+    (TRACED, {"api": BUFFER, **WEIGHTED, **SUBGROUP, "input": "expanded"}),
 )
 LOSSES: Rows = tuple(
     (EAGER, {"recipe": recipe, "tokens": tokens, "dtype": dtype, **where})
@@ -143,6 +149,12 @@ RECIPES = {
     "all_gather": "every rank's mean and count gathered, and the means weighted",
     "all_reduce": "sums and counts reduced apart",
 }
+SUM_OF_ALL = "the gradient is that of the sum of every rank's loss"
+ROOTS = {
+    "global": ", its root named by global rank",
+    "place": ", its root named by place in the group",
+}
+"""Of a functional broadcast, where torch asks for one of the two: on any version only one can be right."""
 SUM_OF_LOSSES = "the loss of every rank counts, so that the gradient is that of one loss times the ranks"
 DISPATCHED = {("all_gather", NN), ("reduce_scatter", NN), ("all_to_all", NN_LIST), ("all_to_all", LIST)}
 """Collective and way of which torch has code for NCCL alone, or gloo has no such collective in some versions."""
@@ -168,6 +180,8 @@ def id_of(probe: str, values: Values) -> str:
 
 
 def _collective(probe: str, modes: tuple[str, ...], params: Collective) -> CaseInfo:
+    asked = params.sp and (params.collective, params.api) == ("broadcast", FUNCTIONAL)
+    named = ROOTS[params.root] if asked else ""
     dims = ("block" if probe == "dim0" else "row", "channel", "height", "width")
     return CaseInfo(
         id=case_id(FAMILY, probe, params, SHOWN, HIDDEN),
@@ -180,7 +194,7 @@ def _collective(probe: str, modes: tuple[str, ...], params: Collective) -> CaseI
         sp=params.sp,
         dims=dict.fromkeys(("x", "w", "y"), dims),
         transports=OVER_ALL if modes == EAGER and (params.collective, params.api) in DISPATCHED else OVER,
-        summary=f"{WHAT[probe]}: {WAYS[params.api]}.",
+        summary=f"{WHAT[probe]}: {WAYS[params.api]}{named}; {SUM_OF_ALL}.",
     )
 
 

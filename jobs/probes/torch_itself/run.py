@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,8 @@ LACKS = re.compile(r"(?:\bbackend )?\S*gloo does not support \w+", re.IGNORECASE
 RACING = {("all_gather", FUNCTIONAL), ("all_gather", AUTOGRAD)}
 """Collective and way of which, in some versions, gloo's own thread comes before autograd's bookkeeping or after it."""
 TRIES = 24
+SAID = 1000
+"""Bytes of an error that the ranks tell each other."""
 
 
 def build(case: CaseInfo, ctx: RankContext, subject: Subject | None = None) -> Function:
@@ -52,7 +54,7 @@ def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -
             return
         with _unwritten_is_nan():
             if isinstance(params, Collective) and (params.collective, params.api) in RACING:
-                _raise_together(case, ctx, params, function)
+                function = _steady(case, ctx, params, function)
             passes.exercise(case, ctx, params, function, emit)
     except Exception as error:
         if (lack := LACKS.search(str(error))) is None:
@@ -74,20 +76,64 @@ def _unwritten_is_nan() -> Iterator[None]:
         torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def _raise_together(case: CaseInfo, ctx: RankContext, params: Collective, function: Function) -> None:
-    """Raise on every rank what a call that races raises on some ranks, some of the time.
+def _steady(case: CaseInfo, ctx: RankContext, params: Collective, function: Function) -> Function:
+    """``function``, which raises on every rank of the world what it raises some of the time on some rank.
 
-    Called often enough it shows itself, and the answer is then the same in every run. Every call goes through the same
-    messages whether it raises or not, so that the ranks stay together. Traced, nothing of the kind happens.
+    A race shows itself when it is called often enough, and the answer is then the same in every run. Every call goes
+    through the same messages whether it raises or not, so that the ranks stay together. If none raises, each call to
+    come is asked about too. What some ranks always raise and the others never is left for the pass itself to raise.
     """
-    met: Exception | None = None
+    tally = _Tally()
     for _ in range(TRIES):
-        made = make(case, ctx, params.tensors(ctx.world_size, ctx.sp_rank))
+        tally.call(function, make(case, ctx, params.tensors(ctx.world_size, ctx.sp_rank))["x"])
+    if _share(ctx, tally):
+        return function
+
+    def together(x: torch.Tensor) -> torch.Tensor:
+        y = tally.call(function, x)
+        # After quiet calls, one that raised is a race, and is raised here.
+        _share(ctx, tally)
+        return cast("torch.Tensor", y)
+
+    return together
+
+
+class _Tally:
+    """How often one rank called, how often that raised, and what it was at first."""
+
+    def __init__(self) -> None:
+        self.calls = self.raised = 0
+        self.first: RuntimeError | None = None
+
+    def call(self, function: Function, x: torch.Tensor) -> torch.Tensor | None:
+        """What ``function`` returns, or None where it raised."""
+        self.calls += 1
         try:
-            function(made["x"]).detach().clone()
+            y = function(x)
+            # What is still on its way may raise only when it is looked at.
+            y.detach().clone()
         except RuntimeError as error:
-            met = error
-    anywhere = torch.tensor(float(met is not None), device=ctx.device)
-    dist.all_reduce(anywhere, op=dist.ReduceOp.MAX, group=ctx.group)
-    if anywhere:
-        raise met or RuntimeError(f"raised on another rank of the group in {TRIES} calls, and not on this one")
+            self.raised += 1
+            self.first = self.first or error
+            return None
+        return y
+
+
+def _share(ctx: RankContext, tally: _Tally) -> bool:
+    """Whether a call raised anywhere. Where one did that raises here and there, raise it on every rank alike."""
+    mine = torch.zeros(SAID, dtype=torch.uint8)
+    said = "" if tally.first is None else f" {type(tally.first).__name__} {tally.first}"
+    sent = f"{tally.raised}{said}".encode()[:SAID]
+    mine[: len(sent)] = torch.tensor(list(sent), dtype=torch.uint8)
+    mine = mine.to(ctx.device)
+    world = [torch.empty_like(mine) for _ in range(ctx.world_size)]
+    dist.all_gather(world, mine)
+    told = [bytes(part.tolist()).rstrip(b"\0").decode(errors="ignore").partition(" ") for part in world]
+    times = [int(count) for count, _, _ in told]
+    if set(times) <= {0} or set(times) == {0, tally.calls}:
+        return any(times)
+    kind, _, text = next(error for _, _, error in told if error).partition(" ")
+    total = tally.calls * ctx.world_size
+    # Numbers are no part of an error's name, nor is a second line: close to every call raises, or just every one.
+    race = "" if sum(times) == total else "\nThis is a race: the calls are equal, and some raise while others do not."
+    raise type(kind, (RuntimeError,), {})(f"in {sum(times)} of {total} equal calls: {text}{race}")
