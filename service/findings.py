@@ -168,7 +168,8 @@ def _groups(sites: Iterable[_Site], labels: _Labels, torches: Sequence[str], imp
                 group = groups.setdefault((fault, asked, having, pattern), fresh)
                 group.tables.append(states)
                 group.rows += rows
-                group.untraced |= _untraced(site, having)
+                if not importing:
+                    group.untraced |= _untraced(site, having)
     return list(groups.values())
 
 

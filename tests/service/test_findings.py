@@ -60,6 +60,8 @@ def test_what_a_graph_break_saved_is_right_and_said_to_be_untraced() -> None:
     assert texts(rows)[0].endswith("torch 2.11.0 only; right up to 2.9.1; there untraced on 2.2.2")
     other = [replace(rows[0], verdict="agree"), *rows[1:], at("2.2.2", "agree_untraced", 4, NEW)]
     assert "untraced" not in texts([*other, at("2.11.0", "agree", 5, NEW)])[0]
+    imports = [rows[0], at("2.11.0", "unimportable", 6, signature=CUSTOM_OP)]
+    assert "untraced" not in texts(imports)[0]
 
 
 def along(*verdicts: tuple[str, str | None]) -> str:
