@@ -6,6 +6,7 @@ described by a TOML file: tables of chosen rows over torch versions, the distinc
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from jobs.contract import MODES, TRACED_MODES
 from service.edges import in_order, version_order
 from service.errors import UsageError, nearest
+from service.signature import without_addresses
 from service.spans import listed, spans
 from service.verdicts import VERDICTS, Verdict
 
@@ -54,6 +56,9 @@ QUIET = {
     Verdict.AGREE_UNTRACED: "right, but in no traced graph, in",
     Verdict.UNSUPPORTED: "nothing to call in",
 }
+
+
+_VERSION = re.compile(r"\btorch \d\S*")
 
 
 class _Strict(BaseModel):
@@ -229,8 +234,8 @@ def _word(row: CellRow) -> str:
 def _nonzero(row: CellRow) -> str:
     if row.nonzero_got is None or row.nonzero_expected is None:
         return _word(row)
-    share = f"{row.nonzero_got}/{row.nonzero_expected}"
-    return f"**{share}**" if Verdict(row.verdict or "").failing else share
+    share, verdict = f"{row.nonzero_got}/{row.nonzero_expected}", Verdict(row.verdict or "")
+    return f"**{share}**" if verdict.failing else share + UNTRACED * (verdict is Verdict.AGREE_UNTRACED)
 
 
 def _legend(parts: Sequence[str]) -> str:
@@ -239,6 +244,8 @@ def _legend(parts: Sequence[str]) -> str:
     known = {WORDS.get(verdict, info.label): info.meaning for verdict, info in VERDICTS.items()}
     known |= {word: f"{text}." for word, text in LEGEND.items()}
     words = [word for word in known if any(f"{word}{end}" in tables for end in (" |", "*", ","))]
+    if UNTRACED in tables and (untraced := WORDS[Verdict.AGREE_UNTRACED]) not in words:
+        words.append(untraced)
     return "\n".join(f"- {word}: {known[word]}" for word in words)
 
 
@@ -252,7 +259,8 @@ def _proving_nothing(rows: Sequence[CellRow]) -> list[str]:
     where: dict[tuple[str, str, str, str], dict[tuple[str, int, str], set[str]]] = {}
     for row in rows:
         if row.verdict in QUIET:
-            reason = row.detail if row.verdict == Verdict.UNSUPPORTED else ""
+            # The version is what the sentence is about, and stands there already.
+            reason = _VERSION.sub("torch", row.detail) if row.verdict == Verdict.UNSUPPORTED else ""
             kind = (row.label, row.verdict, row.case.partition("[")[0], reason)
             where.setdefault(kind, {}).setdefault((row.mode, row.world_size, row.case), set()).add(row.torch)
     said = []
@@ -270,4 +278,4 @@ def _proving_nothing(rows: Sequence[CellRow]) -> list[str]:
 
 def _shown(text: str) -> str:
     """Text as Markdown: what came from a subject or from torch is shown as it is."""
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|" else char for char in text)
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|" else char for char in without_addresses(text))

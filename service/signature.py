@@ -53,6 +53,8 @@ _MACHINE: tuple[tuple[str, str, str], ...] = (
 _MACHINE_COMPILED = tuple((re.compile(kind), re.compile(text), why) for kind, text, why in _MACHINE)
 
 
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
+
 _WRAPPED = re.compile(r"(?:backend=\S+ raised|Failed running .*):\s*\n\s*(?:([A-Za-z_]\w*(?:Error|Exception)): )?(.+)")
 """How the tracer wraps what went wrong: the second line is the error."""
 
@@ -150,7 +152,13 @@ def _module(file: str) -> str:
 
 
 def _first_line(message: str) -> str:
-    return next((line.strip() for line in message.splitlines() if line.strip()), "")
+    line = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    return without_addresses(line)
+
+
+def without_addresses(text: str) -> str:
+    """``text`` without places in memory: other ones each time, and no help to anybody."""
+    return _ADDRESS.sub("<address>", text)
 
 
 def _short(text: str) -> str:
