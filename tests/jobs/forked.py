@@ -61,6 +61,8 @@ def join(rank: int, world_size: int, transport: str, folder: str) -> dict[int, R
         groups = [dist.new_group(list(range(start, start + size))) for start in range(0, world_size, size)]
         ranks = tuple(range(first, first + size))
         contexts[size] = RankContext(rank, world_size, transport, size, rank - first, groups[rank // size], ranks)
+    # A rank with nothing to exchange would end while another one still connects to it.
+    dist.barrier()
     if transport == "nccl-dispatch":
         from jobs.dispatch import take_nccl_branches
 
