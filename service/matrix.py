@@ -126,7 +126,7 @@ def _exists(point: _Point) -> bool:
 
 def check_family(label: str, is_torch: bool, cases: Iterable[CaseInfo]) -> None:
     """Raise UsageError where none of ``cases`` is of a subject at all: it need not be fetched to know that."""
-    if not any(is_torch == (case.family == TORCH_FAMILY) for case in cases):
+    if not any(_is_of(is_torch, case) for case in cases):
         whose = (
             f"only family {TORCH_FAMILY} is" if is_torch else f"family {TORCH_FAMILY} is of the subject {TORCH} alone"
         )
@@ -134,7 +134,11 @@ def check_family(label: str, is_torch: bool, cases: Iterable[CaseInfo]) -> None:
 
 
 def _has(checkout: Checkout, case: CaseInfo) -> bool:
-    return (checkout.subject == TORCH) == (case.family == TORCH_FAMILY)
+    return _is_of(checkout.subject == TORCH, case)
+
+
+def _is_of(is_torch: bool, case: CaseInfo) -> bool:
+    return is_torch == (case.family == TORCH_FAMILY)
 
 
 def _why(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,7 @@ import pytest
 
 from jobs import probes
 from jobs.probes.exchange.controls import implementation_of
-from service.config import load_settings
-from tests.support.runtimes import runtime
-from workers.runtimes.venv import VenvExecutor
+from tests.jobs.inside import answer_of
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
@@ -30,17 +26,7 @@ OF_FORWARD = {
 
 
 def answer(torch: str, *arguments: str, program: str = "tests/jobs/exchange_ranks.py") -> Any:
-    python = VenvExecutor(load_settings()).python(runtime(torch))
-    done = subprocess.run(
-        [python, ROOT / program, *arguments],
-        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of(program, torch, *arguments, timeout=120)
 
 
 @pytest.mark.parametrize("torch", TORCHES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +9,9 @@ import pytest
 
 from jobs import probes
 from jobs.probes.torch_itself.controls import implementation_of
-from service.config import load_settings
 from service.evidence import ErrorInfo
 from service.signature import name_error
-from tests.support.runtimes import runtime
-from workers.runtimes.venv import VenvExecutor
+from tests.jobs.inside import answer_of
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
@@ -35,17 +31,7 @@ OF_FORWARD = {
 
 
 def answer(torch: str, *arguments: str, program: str = "tests/jobs/torch_itself_ranks.py") -> Any:
-    python = VenvExecutor(load_settings()).python(runtime(torch))
-    done = subprocess.run(
-        [python, "-W", "ignore", ROOT / program, *arguments],
-        env={"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of(program, torch, *arguments, timeout=240)
 
 
 def told(torch: str, world_size: int, transport: str, mode: str, *cases: str) -> list[Any]:

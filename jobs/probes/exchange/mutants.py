@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as functional
 
 from jobs.contract import ControlInfo
 from jobs.probes.exchange.controls import implementation_of
 from jobs.probes.exchange.shapes import Exchange, head_share
+from jobs.probes.traced import TracedAllToAll
 from jobs.subject.base import Operation, RankContext
 
 Forward = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
@@ -98,19 +98,6 @@ class _Exchange(torch.autograd.Function):
         return ctx.mutation(Sent(right, grad, ctx.x, ctx.route)), None, None, None
 
 
-class _Traced(torch.autograd.Function):
-    """Functional collectives inside an autograd function: the one form that every tracer so far differentiates."""
-
-    @staticmethod
-    def forward(ctx: Any, flat: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return functional.wait_tensor(functional.all_to_all_single(flat, None, None, group))
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return functional.wait_tensor(functional.all_to_all_single(grad.contiguous(), None, None, ctx.group)), None
-
-
 def _traced(params: Exchange, ctx: RankContext) -> Operation:
     """The reference for tracers: a dim-0 exchange, between two rearrangements where sequence and heads are meant.
 
@@ -120,7 +107,7 @@ def _traced(params: Exchange, ctx: RankContext) -> Operation:
     ranks, group = ctx.sp_size, ctx.group
 
     def dim0(x: torch.Tensor) -> torch.Tensor:
-        return _Traced.apply(x.reshape(-1), group).reshape(x.shape)
+        return TracedAllToAll.apply(x.reshape(-1), group).reshape(x.shape)
 
     def bshd_to_heads(x: torch.Tensor) -> torch.Tensor:
         batch, tokens, heads, features = x.shape

@@ -18,6 +18,7 @@ import torch.distributed._functional_collectives as functional
 from jobs.contract import ControlInfo
 from jobs.probes.torch_itself.controls import implementation_of
 from jobs.probes.torch_itself.shapes import CLASSES, IGNORED, Aggregation, Collective
+from jobs.probes.traced import TracedAllToAll
 from jobs.subject.base import Operation, RankContext
 
 Step = Callable[["torch.Tensor"], "torch.Tensor"]
@@ -107,19 +108,6 @@ class _Collective(torch.autograd.Function):
         return ctx.mutation(Sent(ctx.route.back(grad.reshape(ctx.shape)), grad, ctx.x, ctx.route)), None, None, None
 
 
-class _Traced(torch.autograd.Function):
-    """Functional collectives inside an autograd function: the one form that every tracer so far differentiates."""
-
-    @staticmethod
-    def forward(ctx: Any, flat: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return functional.wait_tensor(functional.all_to_all_single(flat, None, None, group))
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return functional.wait_tensor(functional.all_to_all_single(grad.contiguous(), None, None, ctx.group)), None
-
-
 class _TracedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, flat: torch.Tensor, group: Any) -> torch.Tensor:
@@ -133,7 +121,7 @@ class _TracedSum(torch.autograd.Function):
 
 def _traced(params: Collective, ctx: RankContext) -> Operation:
     """The reference for tracers, on vectors: with more dimensions inductor may choose strides that gloo misreads."""
-    group, function = ctx.group, _TracedSum if params.collective == "all_reduce" else _Traced
+    group, function = ctx.group, _TracedSum if params.collective == "all_reduce" else TracedAllToAll
     return lambda x: function.apply(x.reshape(-1), group).reshape(x.shape)
 
 
