@@ -89,6 +89,7 @@ class Rank:
         self._cases = {case.id: case for case in probes.catalogue()}
         self._controls = {control.id: control for control in probes.controls()}
         self._state = facts.global_state()
+        self._used = False
 
     def say(self, kind: str, **fields: Any) -> None:
         """Send one line to the launcher."""
@@ -148,6 +149,9 @@ class Rank:
 
     def run(self, command: dict[str, Any]) -> None:
         """Run one cell or control and say how it ended; nothing that it raises ends this process."""
+        if self._used:
+            clean_up()  # not after a cell: most ranks run only one, and looking for garbage takes a while
+        self._used = True
         case = self._cases[command["case"]]
         control = self._controls[command["control"]] if command.get("control") else None
         run = CellRun(self, case, control, command["mode"])
@@ -178,10 +182,6 @@ class Rank:
             # After the answer: an attempt at one whole graph that hangs or crashes takes nothing with it.
             run.try_fullgraph()
         trace = run.trace()
-        del run
-        faults.forget_frames()
-        gc.collect()
-        poison_free_memory()
         self.say("end", trace=trace, seconds=round(time.monotonic() - began, 6))
 
     def context(self, case: CaseInfo) -> RankContext:
@@ -265,6 +265,13 @@ class CellRun:
     def trace(self) -> dict[str, Any] | None:
         """The tracer's facts, where there was a tracer."""
         return self.recorder.facts() if self.recorder is not None else None
+
+
+def clean_up() -> None:
+    """Free what the last cell left behind, and make it unfit to be read."""
+    faults.forget_frames()
+    gc.collect()
+    poison_free_memory()
 
 
 def poison_free_memory() -> None:

@@ -18,6 +18,9 @@ TRACER_MODULES = (
     "torch._functorch.aot_autograd",
     "torch._inductor.compile_fx",
     "sympy",
+    # What the tracer imports when it meets its first collective.
+    "torch.distributed.tensor.experimental",
+    "torch.distributed._symmetric_memory",
 )
 VECTOR_MODULES = ("torch._inductor.cpu_vec_isa", "torch._inductor.codecache")
 """Where inductor keeps the sets of instructions that it knows: the first, or where there is none yet the second."""
@@ -34,13 +37,24 @@ def warm(modes: tuple[str, ...]) -> None:
     import torch
 
     for name in BACKWARD_MODULES + (TRACER_MODULES if modes else ()):
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # not every torch has every one of them
+            importlib.import_module(name)
+    if modes:
+        _leave_guards_untimed()
     for mode in modes:
         if mode == "inductor":
             _take_one_instruction_set()
         with torch.no_grad(), _self_tests_in_forks():
             torch.compile(_small, backend=_backend(mode))(torch.ones(4))
         torch._dynamo.reset()
+
+
+def _leave_guards_untimed() -> None:
+    """Spare each compilation the measurement of its guards, for a log line: it flushes the caches of the processor."""
+    import torch._dynamo.guards as guards
+
+    if hasattr(guards, "profile_guard_manager"):
+        guards.profile_guard_manager = lambda *_: 0.0
 
 
 def _take_one_instruction_set() -> None:
@@ -129,13 +143,21 @@ class Recorder:
                         self._collectives.add(name)
         return self._compile(graph, inputs)
 
+    def is_whole(self) -> bool:
+        """Whether what was captured is one graph, with no break and nothing captured again."""
+        counted = self._count()
+        return counted["graphs"] == 1 and not counted["breaks"] and not counted["recompiles"]
+
     def try_fullgraph(self, function: Callable[..., Any], use: Callable[[Callable[..., Any]], None]) -> None:
-        """Capture ``function`` once more, forbidding breaks, and keep the outcome in ``fullgraph``.
+        """Keep in ``fullgraph`` whether ``function`` can be one graph; where it was not, capture it without breaks.
 
         The graph is run as it was captured: whether there can be one graph is a matter of the front end alone.
         """
         import torch
 
+        if self.is_whole():
+            self.fullgraph = "ok"
+            return
         self._counted = self._count()  # before this attempt adds to the tracer's counters
         torch._dynamo.reset()
         try:

@@ -66,6 +66,15 @@ def test_on_2_2_2_what_agrees_when_traced_was_never_in_a_graph(tmp_path: Path) -
     assert not trace["collective_in_graph"]
     assert trace["breaks"]
     assert trace["breaks"][0]["reason"]
+    assert trace["fullgraph"].startswith("Unsupported: ")
+
+
+def test_what_was_one_graph_is_said_to_be_one_although_the_graph_as_captured_would_raise(tmp_path: Path) -> None:
+    case = "torch-itself/all_gather[api=functional,dtype=float32,loss=square]"
+    run = run_tree(tmp_path, "torch", [runtime("2.2.2-index")], cases=(case,), modes=("aot_eager",))
+    with run.database.read() as session:
+        trace = store.find_cell(session, run.rows[0].cell).evidence["trace"]
+    assert (trace["graphs"], trace["fullgraph"]) == (1, "ok")
 
 
 @pytest.mark.parametrize(("torch", "branch"), [("2.2.2-index", "IndexError"), ("2.11.0-index", "")])
