@@ -21,6 +21,8 @@ MODES = ("eager", "aot_eager", "inductor")
 TRACED_MODES = ("aot_eager", "inductor")
 TRANSPORTS = ("gloo", "nccl", "nccl-dispatch")
 WORLD_SIZES = (2, 4, 8)
+SUITES = ("default", "full")
+"""Which cases run: a set that covers each axis in pairs, or everything. Each contains the one before."""
 TORCH, TORCH_FAMILY = "torch", "torch-itself"
 """The subject of whoever asks about torch alone, and the only family that it has; no other subject has any of it."""
 FAMILIES = ("exchange", TORCH_FAMILY, "attention", "tiled", "loss", "model", "engine", "autosp")
@@ -92,6 +94,9 @@ class CaseInfo:
     scale     the factor on the gradient that is this case's stated convention
     dims      per tensor name, the names of its dimensions (for the block map)
     transports  over which it exists
+    suite     the smallest of :data:`SUITES` that it is in
+    accepts   ``oracle``, or ``oracle or zero`` where a subject may as well answer zero everywhere (a mean over nothing)
+    api       what it calls, in the user's words; where that is not the documented way, which one is
     summary   one sentence for people
     """
 
@@ -108,6 +113,9 @@ class CaseInfo:
     scale: float = 1.0
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     transports: tuple[str, ...] = ("gloo", "nccl")
+    suite: str = "default"
+    accepts: str = "oracle"
+    api: str = ""
     summary: str = ""
 
     def runs_at(self, world_size: int) -> bool:
@@ -135,6 +143,8 @@ class ControlInfo:
     id        ``family/name``
     case      the id of the case whose inputs and oracle it uses
     expected  the verdicts that are right for it, any one of them
+    summary   one sentence for people
+    suite     ``default``: it stands beside every run; ``full``: only a self-test asks it
     """
 
     id: str
@@ -143,6 +153,7 @@ class ControlInfo:
     modes: tuple[str, ...]
     expected: tuple[str, ...]
     summary: str = ""
+    suite: str = "default"
 
     def to_json(self) -> dict[str, Any]:
         """The control as plain JSON types."""
@@ -183,6 +194,8 @@ class AttemptSpec:
     subject    the adapter's name (``deepspeed``), that of a checkout that brings its own adapter, or :data:`TORCH`:
                then no subject is imported, and every cell runs where controls do
     tar_bytes  the length of the tar that follows the line
+    suite      which controls run: those of ``default`` stand beside every run, those of ``full`` are a self-test's
+    seed       drawn values depend on it; 0 for everything that is stored
     """
 
     attempt: str
@@ -191,6 +204,8 @@ class AttemptSpec:
     transport: str
     jobs: tuple[JobSpec, ...]
     tar_bytes: int = 0
+    suite: str = "default"
+    seed: int = 0
     deadlines: Deadlines = field(default_factory=Deadlines)
     limits: Limits = field(default_factory=Limits)
 
@@ -211,6 +226,8 @@ class AttemptSpec:
         values = _exact_fields(cls, data)
         if values["transport"] not in TRANSPORTS:
             raise ContractError(f"transport {values['transport']!r} is none of {', '.join(TRANSPORTS)}")
+        if values.get("suite", SUITES[0]) not in SUITES:
+            raise ContractError(f"suite {values['suite']!r} is none of {', '.join(SUITES)}")
         values["deadlines"] = Deadlines(**_exact_fields(Deadlines, values["deadlines"]))
         values["limits"] = Limits(**_exact_fields(Limits, values["limits"]))
         jobs = []

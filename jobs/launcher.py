@@ -83,7 +83,10 @@ class Launcher:
         import torch
         import torch.distributed
 
+        from jobs import values  # imports torch
+
         torch.set_num_threads(1)
+        values.take_seed(self.spec.seed)
         for family in {self._cases[cell.case].family for job in self.spec.jobs for cell in job.cells}:
             probes.module(family)  # here once, and not in every rank
 
@@ -136,7 +139,9 @@ class Launcher:
         return [
             control
             for control in probes.controls()
-            if control.family in families and self._cases[control.case].runs_at(job.world_size)
+            if control.family in families
+            and self._cases[control.case].runs_at(job.world_size)
+            and control.suite in ("default", self.spec.suite)
         ]
 
     def _emit_control(self, control: ControlInfo, mode: str, world_size: int, stage: str, outcome: Outcome) -> None:

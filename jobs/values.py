@@ -12,6 +12,14 @@ from collections.abc import Sequence
 
 import torch
 
+_seed = 0
+
+
+def take_seed(seed: int) -> None:
+    """Have everything that is drawn from now on, here and in processes forked from here, depend on ``seed`` as well."""
+    global _seed
+    _seed = seed
+
 
 def dtype_of(name: str) -> torch.dtype:
     """torch's type of that name (``float32`` …)."""
@@ -19,9 +27,13 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def dyadic(key: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of values ±k/16, none of them zero, that depends on ``key`` and ``shape`` alone."""
+    """A tensor of values ±k/16, none of them zero, that depends on ``key``, ``shape`` and the attempt's seed alone."""
     count = math.prod(shape)
-    drawn = random.Random(key).getrandbits(8 * count).to_bytes(count, "little") if count else b""
+    drawn = (
+        random.Random(f"{key}|{_seed}" if _seed else key).getrandbits(8 * count).to_bytes(count, "little")
+        if count
+        else b""
+    )
     # The eighth bit is the sign; a magnitude of 0 would hide a lost element, and becomes the largest.
     signed = [(byte & 127 or 127) * (1 if byte < 128 else -1) for byte in drawn]
     return (torch.tensor(signed, dtype=torch.float64).reshape(tuple(shape)) / 16).to(dtype)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jobs
-from jobs.contract import FAMILIES, CaseInfo, ContractError, ControlInfo
+from jobs.contract import FAMILIES, SUITES, CaseInfo, ContractError, ControlInfo
 from service.errors import GradmatrixError, UsageError, nearest
 from service.globs import matches
 
@@ -35,28 +35,37 @@ class CaseCatalogue:
     cases: tuple[CaseInfo, ...]
     controls: tuple[ControlInfo, ...]
 
-    def select(self, globs: Sequence[str] = (), families: Sequence[str] = ()) -> tuple[CaseInfo, ...]:
-        """The cases that fit any of ``globs`` and are of any of ``families``; an empty list means all.
+    def select(
+        self, globs: Sequence[str] = (), families: Sequence[str] = (), suite: str | None = None
+    ) -> tuple[CaseInfo, ...]:
+        """The cases that fit any of ``globs``, are of any of ``families`` and in ``suite``; an empty list means all.
 
-        A glob is held against the id as :func:`fits` says. Raises UsageError for a glob or a family that fits
-        nothing, naming the nearest known.
+        Without a suite those that fit a glob are taken from all of them, and without globs those of the first. A glob
+        is held against the id as :func:`fits` says. Raises UsageError for a glob or a family that fits nothing, naming
+        the nearest known.
         """
         present = {case.family for case in self.cases}
         for family in families:
             if family not in present:
                 where = "has no cases yet" if family in FAMILIES else "is not known"
                 raise UsageError(f"family {family!r} {where}: {nearest(family, present)}")
+        within = suite or (SUITES[-1] if globs else SUITES[0])
+        suites = SUITES[: SUITES.index(within) + 1]
         chosen: set[str] = set()
         for glob in globs:
             fitting = {case.id for case in self.cases if fits(glob, case.id)}
             if not fitting:
                 known = [case.id if "[" in glob else case.id.partition("[")[0] for case in self.cases]
                 raise UsageError(f"no case fits {glob!r}: {nearest(glob, known)}")
+            if not any(case.id in fitting and case.suite in suites for case in self.cases):
+                raise UsageError(
+                    f"no case of suite {within} fits {glob!r}; suite {SUITES[-1]} has {len(fitting)} that do"
+                )
             chosen |= fitting
         return tuple(
             case
             for case in self.cases
-            if (not globs or case.id in chosen) and (not families or case.family in families)
+            if (not globs or case.id in chosen) and (not families or case.family in families) and case.suite in suites
         )
 
 

@@ -287,7 +287,9 @@ class Attempt:
         key = (family, mode, world_size)
         if key not in self._control_faults:
             results = self._control_results
-            controls = [c for c in self._controls.values() if self._cases[c.case].runs_at(world_size)]
+            controls = [
+                c for c in self._controls.values() if c.suite == "default" and self._cases[c.case].runs_at(world_size)
+            ]
             found = [control_faults(controls, results, family, m, world_size) for m in dict.fromkeys(("eager", mode))]
             self._control_faults[key] = tuple(text for texts in found for text in texts)
         return self._control_faults[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from jobs.contract import CaseInfo
 
@@ -25,6 +25,10 @@ class TensorSpec:
     drawn    the shape that values are drawn for; a 1 where ``shape`` has more means that they repeat along it
     role     ``input`` (needs a gradient), ``frozen`` (an input that needs none) or ``cotangent`` (an incoming gradient)
     strides  how it lies in memory: contiguous · transposed · expanded · offset (a window into a wider tensor)
+    factor   what drawn values are multiplied by, a power of two: ±8 is too much for an exponential
+    step     what the direction of a central difference is multiplied by besides: small where the loss is no polynomial
+    shared   every rank has the same values: a parameter, not an activation
+    integers the values themselves, of a tensor of whole numbers such as labels; then nothing is drawn
     """
 
     name: str
@@ -32,6 +36,10 @@ class TensorSpec:
     shape: tuple[int, ...]
     drawn: tuple[int, ...]
     strides: str = "contiguous"
+    factor: float = 1.0
+    step: float = 1.0
+    shared: bool = False
+    integers: tuple[int, ...] = ()
 
 
 def case_id(family: str, probe: str, params: Any, shown: tuple[str, ...], hidden: tuple[str, ...] = ()) -> str:
@@ -55,11 +63,36 @@ def from_strings(cls: type[P], case: CaseInfo) -> P:
     return cls(**values)
 
 
-def input_key(case: CaseInfo, name: str, rank: int) -> str:
+def input_key(case: CaseInfo, spec: TensorSpec, rank: int) -> str:
     """The key that the values of one tensor of one (global) rank are drawn from."""
-    return f"{case.id}|{case.version}|{name}|{rank}"
+    return _key(case, spec.name, spec, rank)
 
 
-def direction_key(case: CaseInfo, name: str, rank: int) -> str:
+def direction_key(case: CaseInfo, spec: TensorSpec, rank: int) -> str:
     """The key of the direction along which that tensor is moved for a central difference."""
-    return input_key(case, f"direction of {name}", rank)
+    return _key(case, f"direction of {spec.name}", spec, rank)
+
+
+def _key(case: CaseInfo, name: str, spec: TensorSpec, rank: int) -> str:
+    return f"{case.id}|{case.version}|{name}|{'every rank' if spec.shared else rank}"
+
+
+class Params(Protocol):
+    """What a pass has to know of a case.
+
+    loss  square (Σy²) · sum (Σy) · weighted (a random incoming gradient) · scaled (Σy² times a power of two) · shared
+          (one activation, two losses) · accumulate (two passes into one gradient) · frozen (as square) · forward_only
+          (no backward: the gradient stays absent) · none (no derivative exists)
+    """
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss."""
+
+    def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
+        """What the rank at ``place`` of its group hands in: inputs in the order of the arguments, then cotangents."""
+
+
+def has_difference(case: CaseInfo) -> bool:
+    """Whether a central difference says anything: not where a small step is below the rounding of the case's type."""
+    return case.exact or case.dtype in ("float32", "float64")

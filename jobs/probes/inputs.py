@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import TensorSpec, direction_key, input_key
+from jobs.probes.case import TensorSpec
+from jobs.probes.drawn import direction, drawn
 from jobs.subject.base import RankContext
-from jobs.values import dtype_of, dyadic
+from jobs.values import dtype_of
 
 
 def _contiguous(drawn: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -55,8 +56,10 @@ def make(case: CaseInfo, ctx: RankContext, specs: Sequence[TensorSpec], step: in
 
 
 def _tensor(case: CaseInfo, spec: TensorSpec, ctx: RankContext, step: int) -> torch.Tensor:
-    drawn = dyadic(input_key(case, spec.name, ctx.rank), spec.drawn, torch.float64)
+    values = drawn(case, spec, ctx.rank)
     if step and spec.role == "input":
-        drawn = drawn + step * dyadic(direction_key(case, spec.name, ctx.rank), spec.drawn, torch.float64)
-    tensor = STRIDES[spec.strides](drawn.to(dtype_of(case.dtype)).to(ctx.device), spec.shape)
+        values = values + step * direction(case, spec, ctx.rank)
+    if not spec.integers:
+        values = values.to(dtype_of(case.dtype))
+    tensor = STRIDES[spec.strides](values.to(ctx.device), spec.shape)
     return tensor.detach().requires_grad_(spec.role == "input")

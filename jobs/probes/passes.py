@@ -6,12 +6,12 @@ On the straight line this stands inside jobs, under the families whose cases are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import LOSS_SCALE, TensorSpec
+from jobs.probes.case import LOSS_SCALE, Params, has_difference
 from jobs.probes.inputs import make
 from jobs.subject.base import RankContext
 
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     from jobs.probes import Emit
 
 Function = Callable[..., torch.Tensor]
-
-
-class Params(Protocol):
-    """What a pass has to know of a case.
-
-    loss  square (Σy²) · sum (Σy) · weighted (a random incoming gradient) · scaled (Σy² times a power of two) · shared
-          (one activation, two losses) · accumulate (two passes into one gradient) · frozen (as square) · forward_only
-          (no backward: the gradient stays absent) · none (no derivative exists)
-    """
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-
-    def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
-        """What the rank at ``place`` of its group hands in: inputs in the order of the arguments, then cotangents."""
 
 
 def exercise(case: CaseInfo, ctx: RankContext, params: Params, function: Function, emit: Emit) -> None:
@@ -58,7 +42,7 @@ def exercise(case: CaseInfo, ctx: RankContext, params: Params, function: Functio
             emit("grad", spec.name, None if gradient is None else _plain(gradient))
         emit("cotangent" if spec.role == "cotangent" else "input", spec.name, made[spec.name])
     # It asks about derivative against forward; traced, it would cost compilations and say no more.
-    if params.loss not in ("forward_only", "none") and not is_traced(function):
+    if params.loss not in ("forward_only", "none") and not is_traced(function) and has_difference(case):
         emit("fd", "loss", _central_difference(case, ctx, params, function, arguments))
 
 
@@ -95,8 +79,9 @@ def _central_difference(
 ) -> torch.Tensor:
     """This rank's [L(x + v) - L(x - v)] / 2 from the function's own forward.
 
-    A step of 1 is right and not coarse: every loss here is at most quadratic in x, where the central difference is
-    the derivative for any step, and with dyadic values nothing is rounded on the way.
+    In an exact case a step of 1 is right and not coarse: its loss is at most quadratic in x, where the central
+    difference is the derivative for any step, and with dyadic values nothing is rounded on the way. Others state a
+    smaller step.
     """
     losses = []
     for step in (1, -1):

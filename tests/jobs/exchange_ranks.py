@@ -87,7 +87,7 @@ def loops(case: CaseInfo, world_size: int) -> list[str]:
         given = {}
         for place in range(size):
             for spec in params.tensors(world_size, place):
-                drawn = dyadic(input_key(case, spec.name, first + place), spec.drawn, torch.float64)
+                drawn = dyadic(input_key(case, spec, first + place), spec.drawn, torch.float64)
                 given[place, spec.name] = drawn.expand(spec.shape)
         for (source, start), (target, end) in moves(case, world_size, size):
             x = factor * float(given[source, "x"][start])

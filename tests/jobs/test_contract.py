@@ -14,7 +14,9 @@ def spec() -> AttemptSpec:
         CellSpec(7, "exchange/dim0[loss=square]", 1, "eager"),
         CellSpec(8, "exchange/dim0[loss=square]", 1, "inductor"),
     )
-    return AttemptSpec("a1", "deepspeed", "deepspeed==1", "gloo", (JobSpec(3, 2, cells),), 512, Deadlines(case_s=1.5))
+    return AttemptSpec(
+        "a1", "deepspeed", "deepspeed==1", "gloo", (JobSpec(3, 2, cells),), 512, deadlines=Deadlines(case_s=1.5)
+    )
 
 
 def case(**changes: object) -> CaseInfo:

@@ -12,7 +12,7 @@ import pytest
 
 from jobs import probes
 from jobs.contract import FAMILIES, MODES, WORLD_SIZES, CaseInfo, ControlInfo
-from jobs.probes.case import input_key
+from jobs.probes.case import TensorSpec, input_key
 from jobs.probes.exchange.controls import FLOATS, MUTANTS, implementation_of
 from jobs.probes.exchange.shapes import Exchange, head_share, params_of
 from service.verdicts import Verdict
@@ -156,7 +156,8 @@ def test_a_refusal_says_why_and_only_refusals_are_outside_the_contract() -> None
 
 
 def test_every_tensor_has_keys_of_its_own() -> None:
-    keys = [input_key(case, name, rank) for case in CASES.values() for name in case.dims for rank in range(8)]
+    specs = {case.id: [TensorSpec(name, "input", (1,), (1,)) for name in case.dims] for case in CASES.values()}
+    keys = [input_key(case, spec, rank) for case in CASES.values() for spec in specs[case.id] for rank in range(8)]
     assert len(keys) == len(set(keys))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobs import probes
 from jobs.contract import MODES, TRACED_MODES, WORLD_SIZES, CaseInfo, ControlInfo
-from jobs.probes.case import input_key
+from jobs.probes.case import TensorSpec, input_key
 from jobs.probes.torch_itself.cases import DISPATCHED, WAYS
 from jobs.probes.torch_itself.controls import MUTANTS, implementation_of
 from jobs.probes.torch_itself.shapes import CLASSES, IGNORED, TOKENS, Aggregation, Collective, params_of
@@ -184,7 +184,8 @@ def test_labels_count_as_many_tokens_as_said(size: int, tokens: str) -> None:
 
 
 def test_every_tensor_has_keys_of_its_own() -> None:
-    keys = [input_key(case, name, rank) for case in CASES.values() for name in ("x", "w") for rank in range(8)]
+    specs = [TensorSpec(name, "input", (1,), (1,)) for name in ("x", "w")]
+    keys = [input_key(case, spec, rank) for case in CASES.values() for spec in specs for rank in range(8)]
     assert len(keys) == len(set(keys))
 
 

@@ -102,7 +102,7 @@ def dense(case: CaseInfo, world_size: int) -> list[str]:
         named: dict[str, Parts] = {}
         for place in range(size):
             for spec in params.tensors(world_size, place):
-                drawn = dyadic(input_key(case, spec.name, first + place), spec.drawn, torch.float64).expand(spec.shape)
+                drawn = dyadic(input_key(case, spec, first + place), spec.drawn, torch.float64).expand(spec.shape)
                 named.setdefault(spec.name, []).append(drawn.clone().requires_grad_(spec.role == "input"))
         outputs = aggregated(params, named["x"], world_size) if isinstance(params, Aggregation) else WHOLE[
             params.collective](params, named["x"], world_size)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 
@@ -47,6 +48,16 @@ def test_a_listing_survives_the_way_there_and_back() -> None:
 )
 def test_selection(globs: list[str], families: list[str], names: list[str]) -> None:
     assert [info.params["n"] for info in KNOWN.select(globs, families)] == names
+
+
+def test_a_suite_holds_the_one_before_it_and_a_named_case_is_found_in_any() -> None:
+    some = cases.CaseCatalogue((KNOWN.cases[0], dataclasses.replace(KNOWN.cases[1], suite="full")), controls=())
+    small, large = some.cases
+    assert some.select() == some.select(suite="default") == (small,)
+    assert some.select(suite="full") == (small, large)
+    assert some.select([large.id]) == (large,)
+    with pytest.raises(UsageError, match="no case of suite default fits .*; suite full has 1 that do"):
+        some.select([large.id], suite="default")
 
 
 @pytest.mark.parametrize(

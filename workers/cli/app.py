@@ -94,6 +94,15 @@ def run(
         typer.Option("--mode", metavar="M", help="eager, aot_eager or inductor; repeatable. Default: all."),
     ] = None,
     case: Globs = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite",
+            metavar="S",
+            help="default (each axis in pairs) or full. Default: default; full where cases are named.",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonFile = None,
     junit: JunitFile = None,
     all_rows: AllRows = False,
@@ -116,6 +125,7 @@ def run(
         transports=tuple(transport or ()),
         modes=tuple(mode or ()),
         cases=tuple(case or ()),
+        suite=suite,
         resume=resume,
         rerun=rerun,
     )

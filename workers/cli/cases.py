@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from jobs.contract import WORLD_SIZES, CaseInfo, ControlInfo
+from jobs.contract import SUITES, WORLD_SIZES, CaseInfo, ControlInfo
 from service.cases import SCHEMA, catalogue
 from workers.cli.console import OK, console, show
 from workers.cli.words import inert, plural
@@ -16,7 +16,7 @@ from workers.cli.words import inert, plural
 def cases(globs: Sequence[str], *, as_json: bool) -> int:
     """List the cases that fit any glob, or all of them with the controls."""
     known = catalogue()
-    chosen = known.select(globs)
+    chosen = known.select(globs, suite=SUITES[-1])
     families = {case.family for case in chosen}
     controls = [control for control in known.controls if control.family in families]
     out = console()
@@ -44,6 +44,8 @@ def case_lines(case: CaseInfo) -> list[Text]:
     if case.sp:
         facts.insert(1, f"groups of {case.sp} in")
         facts[1:3] = [" ".join(facts[1:3])]
+    if case.suite != SUITES[0]:
+        facts.append(f"suite {case.suite}")
     if others := [transport for transport in case.transports if transport not in CaseInfo.transports]:
         facts.append(f"over {', '.join(others)} too")
     if case.expect == "refusal":
@@ -51,8 +53,7 @@ def case_lines(case: CaseInfo) -> list[Text]:
     if case.scale != 1:
         facts.append(f"the convention scales the gradient by {case.scale:g}")
     lines = [Text(inert(case.id), style="bold")]
-    if case.summary:
-        lines.append(Text(f"    {inert(case.summary)}"))
+    lines += [Text(f"    {inert(text)}") for text in (case.summary, case.api) if text]
     return [*lines, Text(f"    {inert(' · '.join(facts))}", style="dim")]
 
 

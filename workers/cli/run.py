@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from jobs.contract import MODES, TORCH, TRANSPORTS, WORLD_SIZES, CaseInfo
+from jobs.contract import MODES, SUITES, TORCH, TRANSPORTS, WORLD_SIZES, CaseInfo
 from service import catalog
 from service.catalog import RuntimeSpec
 from service.config import Settings, load_settings
@@ -41,6 +41,7 @@ class Asked:
     transports: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     cases: tuple[str, ...] = ()
+    suite: str | None = None
     resume: bool = False
     rerun: bool = False
 
@@ -122,6 +123,7 @@ def check_resume(asked: Asked) -> None:
         "--transport": asked.transports,
         "--mode": asked.modes,
         "--case": asked.cases,
+        "--suite": asked.suite,
         "--rerun": asked.rerun,
     }
     if beside := [name for name, value in given.items() if value]:
@@ -147,7 +149,8 @@ def check_order(asked: Asked, settings: Settings) -> Order:
     runtimes = known.select(torch)
     modes = _known(_split(asked.modes), MODES, "mode") or MODES
     world_sizes = _world_sizes(_split(asked.world_sizes)) or DEFAULT_WORLD_SIZES
-    cases = catalogue().select(asked.cases)
+    suite = _known((asked.suite,), SUITES, "suite")[0] if asked.suite is not None else None
+    cases = catalogue().select(asked.cases, suite=suite)
     subjects = tuple(parse_subject(text, settings) for text in dict.fromkeys(asked.subjects))
     for subject in subjects:
         check_family(subject.text, subject.kind == TORCH, cases)
