@@ -2,9 +2,10 @@
 
 ::
 
-    python -m jobs --list       every case and control as JSON; needs no torch
-    python -m jobs SPEC         run the attempt described by the file SPEC; events on stdout, answers on stdin
-    python -m jobs --rank JSON  one rank, where ranks must be spawned
+    python -m jobs --list            every case and control as JSON; needs no torch
+    python -m jobs --handed CASE N   what each of N ranks hands in, as JSON; needs no torch
+    python -m jobs SPEC              run the attempt described by the file SPEC; events on stdout, answers on stdin
+    python -m jobs --rank JSON       one rank, where ranks must be spawned
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ def main(arguments: list[str]) -> int:
         cases = [case.to_json() for case in probes.catalogue()]
         controls = [control.to_json() for control in probes.controls()]
         sys.stdout.write(json.dumps({"schema": SCHEMA, "cases": cases, "controls": controls}) + "\n")
+        return 0
+    if len(arguments) == 3 and arguments[0] == "--handed":
+        from jobs.probes.handed import handed
+
+        sys.stdout.write(json.dumps({"schema": SCHEMA, "ranks": handed(arguments[1], int(arguments[2]))}) + "\n")
         return 0
     if len(arguments) == 2 and arguments[0] == "--rank":
         from jobs.ranks import spawned

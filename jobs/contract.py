@@ -62,12 +62,16 @@ RANK_STATUS = ("ok", "raised", "unsupported", "crash", "hang", "lost")
 
 @dataclass(frozen=True)
 class Limits:
-    """Caps on what one attempt may say, in bytes."""
+    """Caps on what one attempt may say and one rank may take, in bytes.
+
+    rank_bytes  memory of the process that imports the subject, and of each of its ranks; 0: no limit
+    """
 
     tensor_bytes: int = 4 * 2**20
     job_bytes: int = 256 * 2**20
     log_bytes: int = 2**20
     line_bytes: int = 8 * 2**20
+    rank_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ class ControlInfo:
     expected  the verdicts that are right for it, any one of them
     summary   one sentence for people
     suite     ``default``: it stands beside every run; ``full``: only a self-test asks it
+    hidden    of a mutant that this case's type hides by nature: why; the self-test lists it and does not count it
     """
 
     id: str
@@ -154,6 +159,7 @@ class ControlInfo:
     expected: tuple[str, ...]
     summary: str = ""
     suite: str = "default"
+    hidden: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The control as plain JSON types."""
@@ -195,6 +201,7 @@ class AttemptSpec:
                then no subject is imported, and every cell runs where controls do
     tar_bytes  the length of the tar that follows the line
     suite      which controls run: those of ``default`` stand beside every run, those of ``full`` are a self-test's
+    families   of a self-test, which has no cells: whose controls run, in every mode that they have
     seed       drawn values depend on it; 0 for everything that is stored
     """
 
@@ -205,6 +212,7 @@ class AttemptSpec:
     jobs: tuple[JobSpec, ...]
     tar_bytes: int = 0
     suite: str = "default"
+    families: tuple[str, ...] = ()
     seed: int = 0
     deadlines: Deadlines = field(default_factory=Deadlines)
     limits: Limits = field(default_factory=Limits)
@@ -228,6 +236,7 @@ class AttemptSpec:
             raise ContractError(f"transport {values['transport']!r} is none of {', '.join(TRANSPORTS)}")
         if values.get("suite", SUITES[0]) not in SUITES:
             raise ContractError(f"suite {values['suite']!r} is none of {', '.join(SUITES)}")
+        values["families"] = tuple(values.get("families", ()))
         values["deadlines"] = Deadlines(**_exact_fields(Deadlines, values["deadlines"]))
         values["limits"] = Limits(**_exact_fields(Limits, values["limits"]))
         jobs = []

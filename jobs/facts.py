@@ -87,6 +87,8 @@ def global_state() -> dict[str, Any]:
         "inference mode": torch.is_inference_mode_enabled(),
         "anomaly detection": torch.is_anomaly_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "deterministic warnings": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "random seed": torch.initial_seed(),
         "threads": torch.get_num_threads(),
         "float32 matmul precision": torch.get_float32_matmul_precision(),
         "flush denormal": bool(torch.tensor([1e-310], dtype=torch.float64).mul(1.0).item() == 0.0),
@@ -113,6 +115,10 @@ def restore(before: dict[str, Any], after: dict[str, Any]) -> None:
         "float32 matmul precision": torch.set_float32_matmul_precision,
         "flush denormal": torch.set_flush_denormal,
         "recursion limit": sys.setrecursionlimit,
+        "deterministic warnings": lambda only: torch.use_deterministic_algorithms(
+            before["deterministic algorithms"], warn_only=only
+        ),
+        "random seed": torch.manual_seed,
     }
     for name, put_back in setters.items():
         if before[name] != after[name]:

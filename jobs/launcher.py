@@ -87,11 +87,21 @@ class Launcher:
 
         torch.set_num_threads(1)
         values.take_seed(self.spec.seed)
-        for family in {self._cases[cell.case].family for job in self.spec.jobs for cell in job.cells}:
+        for family in {family for job in self.spec.jobs for family in self._families(job)}:
             probes.module(family)  # here once, and not in every rank
 
+    def _families(self, job: JobSpec) -> set[str]:
+        """The families of the job's cells, and those that a self-test names."""
+        return {self._cases[cell.case].family for cell in job.cells} | set(self.spec.families)
+
+    def _modes(self, job: JobSpec) -> set[str]:
+        """In which modes controls run: in eager and those of the job's cells; in a self-test, in all that they have."""
+        if self.spec.families:
+            return {mode for control in self._controls_of(job) for mode in control.modes}
+        return {cell.mode for cell in job.cells} | {"eager"}
+
     def _traced_modes(self) -> tuple[str, ...]:
-        used = {cell.mode for job in self.spec.jobs for cell in job.cells}
+        used = {mode for job in self.spec.jobs for mode in self._modes(job)}
         return tuple(m for m in TRACED_MODES if m in used and (m != "inductor" or self._has_compiler))
 
     # -- before any subject code: the oracle and the controls --------------------------------------------------
@@ -114,7 +124,7 @@ class Launcher:
 
     def _run_controls(self, zygote: Zygote, job: JobSpec, stage: str) -> None:
         """Run the controls of the families and modes in ``job``; after the import only those that must agree."""
-        modes = {cell.mode for cell in job.cells} | {"eager"}
+        modes = self._modes(job)
         group: Group | None = None
         for control in self._controls_of(job):
             case = self._cases[control.case]
@@ -135,7 +145,7 @@ class Launcher:
 
     def _controls_of(self, job: JobSpec) -> list[ControlInfo]:
         """The controls of the families in ``job`` that exist at its world size."""
-        families = {self._cases[cell.case].family for cell in job.cells}
+        families = self._families(job)
         return [
             control
             for control in probes.controls()
@@ -206,7 +216,8 @@ class Launcher:
 
     def _run_jobs(self, zygote: Zygote) -> None:
         for job in self.spec.jobs:
-            self._run_job(zygote, job)
+            if job.cells:  # a self-test has none, and is over with its controls
+                self._run_job(zygote, job)
 
     def _run_job(self, zygote: Zygote, job: JobSpec) -> None:
         began = time.monotonic()
@@ -311,7 +322,7 @@ class Launcher:
                 os.close(self._answers)
                 ours.close()
                 os.close(log_read)
-                serve(ZygoteSetup(subject, self._checkout, log_write), theirs)
+                serve(ZygoteSetup(subject, self._checkout, log_write, self.spec.limits.rank_bytes), theirs)
                 status = 0
             finally:
                 os._exit(status)

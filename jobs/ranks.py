@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import faulthandler
-import gc
 import hashlib
 import json
 import os
@@ -21,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import facts, faults, probes
+from jobs import faults, housekeeping, probes
 from jobs.bootstrap import read_line
 from jobs.channel import die_with_parent
 from jobs.contract import TRACED_MODES, CaseInfo, ControlInfo
+from jobs.housekeeping import Surroundings
 from jobs.stream import encode, tensor_message, write_all
 from jobs.subject.base import RankContext, Subject, Unsupported
 from jobs.trace import Recorder
@@ -32,7 +32,6 @@ from jobs.trace import Recorder
 GROUP_TIMEOUT = datetime.timedelta(seconds=600)
 NEXT_PHASE = {"output": "backward", "grad": "check"}
 """What follows when the first tensor of a role is there; the check is the case's own look at its gradient."""
-POISON_SIZES = (16, 64, 128, 256, 512, 1024, 4096, 16384)
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,7 @@ class RankSetup:
 def main(setup: RankSetup, events: int, commands: int, log: int, subject: Subject | None) -> None:
     """Run one rank until its launcher closes ``commands``."""
     die_with_parent()
+    housekeeping.adopt()
     os.dup2(log, 1)
     os.dup2(log, 2)
     with Path(setup.stacks).open("w") as stacks:
@@ -86,9 +86,9 @@ class Rank:
         self.subject = subject
         self._events, self._commands = events, commands
         self._contexts: dict[int, RankContext] = {}
+        self._set_up: list[str] = []
         self._cases = {case.id: case for case in probes.catalogue()}
         self._controls = {control.id: control for control in probes.controls()}
-        self._state = facts.global_state()
         self._used = False
 
     def say(self, kind: str, **fields: Any) -> None:
@@ -99,13 +99,15 @@ class Rank:
         """Join the group and set up the subject; tells the launcher how it went."""
         try:
             self._make_groups()
+            before = Surroundings()
             if self.subject is not None:
                 self.subject.setup(list(self._contexts.values()))
         except BaseException as error:  # noqa: BLE001 - the subject may raise anything, SystemExit included
-            self.say("ready", error=faults.describe(error, self.setup.checkout))
+            self.say("ready", error=faults.describe(housekeeping.explained(error), self.setup.checkout))
             return False
-        # What the subject's set-up changes is its own doing once per group, not the next case's.
-        self._state = facts.global_state()
+        # What the subject's set-up changes is its own doing once per group, not the next case's: every case is told.
+        self._set_up = before.changes()
+        self._around = Surroundings()
         self.say("ready", error=None)
         return True
 
@@ -150,7 +152,7 @@ class Rank:
     def run(self, command: dict[str, Any]) -> None:
         """Run one cell or control and say how it ended; nothing that it raises ends this process."""
         if self._used:
-            clean_up()  # not after a cell: most ranks run only one, and looking for garbage takes a while
+            housekeeping.clean_up()  # not after a cell: most ranks run only one, and looking for garbage takes a while
         self._used = True
         case = self._cases[command["case"]]
         control = self._controls[command["control"]] if command.get("control") else None
@@ -162,10 +164,9 @@ class Rank:
         except Unsupported as unsupported:
             status, phase, reason = "unsupported", run.phase, str(unsupported)
         except BaseException as raised:  # noqa: BLE001 - the subject may raise anything, SystemExit included
+            raised = housekeeping.explained(raised)
             status, phase, error = "raised", run.phase, faults.describe(raised, self.setup.checkout)
-        now = facts.global_state()
-        changed = facts.changes(self._state, now)
-        facts.restore(self._state, now)
+        changed = [*self._set_up, *self._around.settle()]
         for message in run.tensors:
             self.say("tensor", tensor=message)
         answer = {
@@ -224,7 +225,7 @@ class CellRun:
             self.phase = "forward"
         first = self._exercise(function)
         self._enter("repeat")
-        poison_free_memory()
+        housekeeping.poison_free_memory()
         self._reset_subject()
         self.repeat_equal = first == self._exercise(function)
         self.phase = "run"
@@ -265,22 +266,6 @@ class CellRun:
     def trace(self) -> dict[str, Any] | None:
         """The tracer's facts, where there was a tracer."""
         return self.recorder.facts() if self.recorder is not None else None
-
-
-def clean_up() -> None:
-    """Free what the last cell left behind, and make it unfit to be read."""
-    faults.forget_frames()
-    gc.collect()
-    poison_free_memory()
-
-
-def poison_free_memory() -> None:
-    """Fill freed buffers of the usual sizes with NaN, so that whatever reads memory that nobody wrote is seen."""
-    import torch
-
-    for size in POISON_SIZES:
-        buffers = [torch.full((size,), float("nan"), dtype=torch.float32) for _ in range(4)]
-        del buffers
 
 
 def spawned() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import facts, faults
+from jobs import facts, faults, housekeeping
 from jobs.channel import die_with_parent
 from jobs.ranks import RankSetup
 from jobs.ranks import main as rank_main
@@ -34,11 +34,17 @@ FDS_PER_RANK = 3
 
 @dataclass(frozen=True)
 class ZygoteSetup:
-    """subject: the adapter's name, or "" for the zygote of the controls; log: stands in for stdout and stderr."""
+    """What a zygote is told.
+
+    subject     the adapter's name, or "" for the zygote of the controls
+    log         stands in for stdout and stderr
+    rank_bytes  what it and each of its ranks may take of the memory; 0: no limit
+    """
 
     subject: str
     checkout: str
     log: int
+    rank_bytes: int = 0
 
 
 def serve(setup: ZygoteSetup, channel: socket.socket) -> None:
@@ -59,7 +65,8 @@ def serve(setup: ZygoteSetup, channel: socket.socket) -> None:
 
 
 def _import_subject(setup: ZygoteSetup) -> tuple[Subject | None, dict[str, Any]]:
-    threads, state, began = facts.os_threads(), facts.global_state(), time.monotonic()
+    threads, before, began = facts.os_threads(), housekeeping.Surroundings(), time.monotonic()
+    housekeeping.limit_memory(setup.rank_bytes)
     report: dict[str, Any] = {"status": "ok", "adapter": setup.subject, "version": None, "error": None}
     subject = None
     try:
@@ -69,8 +76,10 @@ def _import_subject(setup: ZygoteSetup) -> tuple[Subject | None, dict[str, Any]]
         subject.load(setup.checkout)
         report["version"] = subject.version()
     except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit included
+        error = housekeeping.explained(error)
         report.update(status="unimportable", error=faults.describe(error, setup.checkout))
-    report["changed"] = facts.changes(state, facts.global_state())
+        housekeeping.renew_limit()
+    report["changed"] = before.changes()
     report["started"] = facts.started(threads) if report["status"] == "ok" else dict.fromkeys(STARTED, False)
     report["method"] = "spawn" if any(report["started"].values()) else "fork"
     report["seconds"] = round(time.monotonic() - began, 3)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,17 @@ def fits(glob: str, case_id: str) -> bool:
     return any(matches(glob, name) for name in (*whole, *(name.partition("/")[2] for name in whole)))
 
 
+@lru_cache
 def catalogue() -> CaseCatalogue:
-    """The catalogue of the installed ``jobs``. Raises CatalogueError."""
+    """The catalogue of the installed ``jobs``, asked for once. Raises CatalogueError."""
+    return parse(ask("--list"))
+
+
+def ask(*arguments: str) -> bytes:
+    """What ``python -m jobs`` answers. Raises CatalogueError."""
     root = Path(str(jobs.__file__)).resolve().parents[1]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [sys.executable, "-W", "ignore", "-m", "jobs", "--list"]
+    command = [sys.executable, "-W", "ignore", "-m", "jobs", *arguments]
     try:
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, timeout=LIST_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -87,7 +94,7 @@ def catalogue() -> CaseCatalogue:
     if done.returncode != 0:
         tail = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
         raise CatalogueError("the cases cannot be listed:\n" + "\n".join(tail))
-    return parse(done.stdout)
+    return done.stdout
 
 
 def parse(listing: bytes) -> CaseCatalogue:

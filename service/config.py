@@ -81,6 +81,7 @@ class Settings(BaseSettings):
     fetch_s             cap on the time of one download or git fetch
     connect_s           how long an unreachable index may keep one waiting
     cpu_slots           ranks that run at once on a host without GPUs; 0: one per core
+    rank_memory_bytes   memory that one rank may take; 0: its share of three quarters of the machine's
     deadlines           seconds per case, compilation, import, job and attempt
     keep_package_cache  whether downloaded packages are kept for the next runtime
     disk_spare_bytes    what building a runtime must leave free
@@ -100,6 +101,7 @@ class Settings(BaseSettings):
     fetch_s: Seconds = 600.0
     connect_s: Seconds = 15.0
     cpu_slots: Annotated[int, Field(ge=0)] = 0
+    rank_memory_bytes: Annotated[int, Field(ge=0)] = 0
     deadlines: Deadlines = Field(default_factory=Deadlines)
     keep_package_cache: bool = True
     disk_spare_bytes: Annotated[int, Field(ge=0)] = 2**30

@@ -10,13 +10,14 @@ other torch versions, says how far the finding reaches. ``service.telling`` has 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
 
 from service.edges import BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, Known, in_order, merged, shows_import, state
-from service.telling import EVERYTHING, Fault, Group, release, told, why
+from service.telling import EVERYTHING, FACTOR, Fault, Group, release, told
+from service.training import meaning
 from service.verdicts import Verdict
 from service.wording import OUTSIDE
 
@@ -33,6 +34,7 @@ class Finding:
     cell   one cell that shows it
     cells  how many do
     why    for a fault that is an error, what ``cell`` said of it, with its own numbers: may be long
+    means  for a gradient that is wrong, what that means for training; with the first finding of which it is so
     """
 
     axis: Literal["torch", "checkout", "throughout"]
@@ -40,6 +42,7 @@ class Finding:
     cell: int
     cells: int
     why: str = ""
+    means: str = ""
 
     def __str__(self) -> str:
         return f"{self.text}{f' ({self.why})' if self.why else ''} (cell {self.cell})"
@@ -81,9 +84,36 @@ def sentences(rows: Sequence[Row], known: Known = Known()) -> list[Finding]:  # 
     found = []
     for group in _groups(sites.values(), labels, torches, imports):
         text = told(group, several=len(tried) > 1 or len(labels.names) > 1)
-        finding = Finding(group.axis, text, group.rows[0].cell, len(group.rows), why(group))
+        finding = Finding(group.axis, text, group.rows[0].cell, len(group.rows), _why(group), _means(group))
         found.append((_importance(group), finding))
-    return [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
+    return _once([finding for _, finding in sorted(found, key=lambda pair: pair[0])])
+
+
+def _once(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, each meaning with the first that has it: more would only be in the way."""
+    said: set[str] = set()
+    kept = []
+    for finding in findings:
+        kept.append(replace(finding, means="") if finding.means in said else finding)
+        said.add(finding.means)
+    return kept
+
+
+def _why(group: Group) -> str:
+    """For a fault that is an error, what its first cell says: the lines and shapes that the group's key leaves out."""
+    if group.fault.verdict.info.group != "no answer":
+        return ""
+    return group.rows[0].detail.removeprefix(OUTSIDE) or group.fault.signature
+
+
+def _means(group: Group) -> str:
+    """For a gradient that is wrong, what it means for training."""
+    verdict, factor = group.fault.verdict, FACTOR.match(group.fault.signature)
+    if verdict.info.group != "gradient":
+        return ""
+    right = {row.forward_ok for row in group.rows} == {True}
+    ratio = float(factor[1]) if factor else None
+    return meaning(verdict, forward_ok=right, alpha=ratio, outside=group.fault.outside)
 
 
 def _site(row: Row) -> tuple[str, int, str, int, str]:

@@ -87,12 +87,20 @@ _SEVERITY = (
 """Where several gradients are wrong, each in its own way, the first of these names the cell."""
 
 
-def wrong_gradient(room: Room) -> Finding | None:
-    """The gravest fault of any gradient, and which others are wrong."""
+def by_tensor(room: Room) -> dict[str, Finding | None]:
+    """What is wrong with each gradient over all ranks; None where nothing is."""
     by_name: dict[str, list[TensorEvidence]] = {}
     for tensor in room.evidence.of("grad"):
         by_name.setdefault(tensor.name, []).append(tensor)
-    found = [_classify(room, tensors) for tensors in by_name.values() if any(map(room.is_wrong, tensors))]
+    return {
+        name: _classify(room, tensors) if any(map(room.is_wrong, tensors)) else None
+        for name, tensors in by_name.items()
+    }
+
+
+def wrong_gradient(room: Room) -> Finding | None:
+    """The gravest fault of any gradient, and which others are wrong."""
+    found = [finding for finding in by_tensor(room).values() if finding is not None]
     if not found:
         return None
     gravest = min(found, key=lambda finding: _SEVERITY.index(finding.verdict))
@@ -117,7 +125,7 @@ def _classify(room: Room, tensors: Sequence[TensorEvidence]) -> Finding:
     ranks = where(wrong, room.ranks, worst.key)
     detail = f"{named(worst)} {how(worst)} {ranks}"
     if len(wrong) > 1:
-        detail = f"{named(worst)} is wrong {ranks}: on rank {worst.rank} it {how(worst)}"
+        detail = f"{named(worst)} is wrong {ranks}: on rank {worst.rank} it {how(worst).rstrip(',')}"
     if len(factors) == len(tensors):
         detail += "; scaled by " + ", ".join(f"{t.alpha:.4g} on rank {t.rank}" for t in factors)
     return Finding(Verdict.MISMATCH, f"mismatch: {worst.key}", detail, worst)
@@ -233,9 +241,11 @@ def right(room: Room) -> Finding:
     """Nothing is wrong: what that is worth."""
     evidence, trace = room.evidence, room.evidence.trace
     gradients = [tensor for tensor in evidence.of("grad") if not (tensor.missing or tensor.expected_missing)]
-    shown = max(gradients or evidence.of("output"), key=badness, default=None)
+    sound = [tensor for tensor in gradients if not room.insensitive(tensor)]
+    # What is below the noise has an error of its own size, which says nothing.
+    shown = max(sound or gradients or evidence.of("output"), key=badness, default=None)
     weak = sorted({tensor.name for tensor in gradients if room.insensitive(tensor)})
-    if gradients and all(room.insensitive(tensor) for tensor in gradients):
+    if gradients and not sound:
         detail = f"every expected gradient is below the noise ({', '.join(weak[:6])}); {room.forward}"
         return Finding(Verdict.INSENSITIVE, "", detail, shown)
     names, ranks = {tensor.name for tensor in gradients}, len(evidence.ranks)
@@ -243,7 +253,7 @@ def right(room: Room) -> Finding:
     if all(tensor.equal for tensor in gradients):
         detail = f"{room.forward}, {count} exact on {ranks} ranks"
     else:
-        largest = max(tensor.rel_l2 or 0.0 for tensor in gradients)
+        largest = max(tensor.rel_l2 or 0.0 for tensor in sound)
         detail = f"{room.forward}, {count} right to {largest:.2g} on {ranks} ranks"
     detail += f"; below the noise: {', '.join(weak[:6])}" if weak else ""
     traced = trace is None or trace.collective_in_graph or (room.case.family in LOCAL_FAMILIES and trace.graphs > 0)

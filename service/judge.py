@@ -79,7 +79,7 @@ def judge(evidence: Evidence, case: CaseInfo, policy: Policy, faults: Sequence[s
     finding = stopped or _unanswered(evidence, case, policy)
     # What could not be imported or asked here, or met a broken machine, is so whatever our controls did.
     if finding is None or finding.verdict not in (Verdict.INFRA, Verdict.UNIMPORTABLE, Verdict.UNSUPPORTED):
-        finding = Finding(Verdict.INVALID, "control failed", "; ".join(faults)) if faults else finding
+        finding = Finding(Verdict.INVALID, CONTROL_FAILED, "; ".join(faults)) if faults else finding
     finding = finding or _answered(evidence, case, policy, forward or ())
     if finding.verdict in DIVERGED and forward is not None:
         finding = dataclasses.replace(finding, detail=f"{finding.detail}; the forward was not judged")
@@ -88,6 +88,17 @@ def judge(evidence: Evidence, case: CaseInfo, policy: Policy, faults: Sequence[s
         finding = dataclasses.replace(finding, detail=OUTSIDE + finding.detail)
     return _judgement(finding, evidence, policy, forward_ok)
 
+
+CONTROL_FAILED = "control failed"
+"""The signature of what nobody can believe."""
+
+
+def asks_again(judgement: Judgement, evidence: Evidence) -> bool:
+    """Whether a cell is run once more alone in fresh ranks: where it failed, and was asked at all."""
+    return (judgement.verdict.failing or judgement.verdict is Verdict.INFRA) and evidence.stop is None
+
+
+NOT_REPEATED = " (not repeated alone: "
 
 NO_SECOND_OPINION = (Verdict.INFRA, Verdict.INVALID, Verdict.UNSUPPORTED)
 
@@ -106,7 +117,7 @@ def merge_passes(first: Judgement, alone: Judgement) -> Judgement:
     if not first_stands(first, alone):
         return alone
     if alone.verdict in NO_SECOND_OPINION:
-        return dataclasses.replace(first, detail=f"{first.detail} (not repeated alone: {alone.detail})")
+        return dataclasses.replace(first, detail=f"{first.detail}{NOT_REPEATED}{alone.detail})")
     outside = OUTSIDE if first.detail.startswith(OUTSIDE) else ""
     told = first.detail.removeprefix(outside)
     return dataclasses.replace(
@@ -283,7 +294,7 @@ def _answered(evidence: Evidence, case: CaseInfo, policy: Policy, forward: Seque
 def _judgement(finding: Finding, evidence: Evidence, policy: Policy, forward_ok: bool | None) -> Judgement:
     tensor = finding.tensor
     changes = [*evidence.state_changes, *dict.fromkeys(change for r in evidence.ranks for change in r.changed)]
-    told = finding.detail + (f" [torch's state was changed: {'; '.join(changes)}]" if changes else "")
+    told = finding.detail + (f" [it also changed: {'; '.join(changes)}]" if changes else "")
     return Judgement(
         verdict=finding.verdict,
         forward_ok=forward_ok,

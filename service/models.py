@@ -217,6 +217,25 @@ class Attempt(Base):
     facts: Mapped[dict[str, Any]]
     started_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+    control_set_digest: Mapped[str | None] = mapped_column(ForeignKey("control_set.digest"))
+
+
+class ControlSet(Base):
+    """Controls that had to answer in an attempt, each with the case whose oracle it uses, as their authors had them."""
+
+    __tablename__ = "control_set"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    size: Mapped[int]
+    data: Mapped[bytes]
+
+
+class Policy(Base):
+    """A tolerance policy that has judged something here again, whole, so that its version means one thing."""
+
+    __tablename__ = "policy"
+    version: Mapped[str] = mapped_column(String(32), primary_key=True)
+    content: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
 
 
 class Evidence(Base):
@@ -229,10 +248,17 @@ class Evidence(Base):
 
 
 class Result(Base):
-    """What one attempt answered for one cell. Append-only."""
+    """A judgement on what one attempt answered for one cell. Append-only.
+
+    The first of a cell and an attempt came with the answer (``judged_at`` is ``created_at``); later ones are of the
+    same evidence under another policy, or by a newer judge. Blobs belong to the first.
+
+    ``evidence_digest`` is what the verdict rests on. ``first_digest`` is the pass among other cases and
+    ``alone_digest`` the one in fresh ranks, where there was one; both are null where an older program ran the cell.
+    """
 
     __tablename__ = "result"
-    __table_args__ = (UniqueConstraint("cell_id", "attempt_id"), Index(None, "attempt_id"))
+    __table_args__ = (UniqueConstraint("cell_id", "attempt_id", "judged_at"), Index(None, "attempt_id"))
     id: Mapped[int] = mapped_column(primary_key=True)
     cell_id: Mapped[int] = mapped_column(ForeignKey("cell.id"))
     attempt_id: Mapped[int] = mapped_column(ForeignKey("attempt.id"))
@@ -247,8 +273,11 @@ class Result(Base):
     nonzero_got: Mapped[int | None]
     nonzero_expected: Mapped[int | None]
     evidence_digest: Mapped[str] = mapped_column(ForeignKey("evidence.digest"))
+    first_digest: Mapped[str | None] = mapped_column(ForeignKey("evidence.digest"))
+    alone_digest: Mapped[str | None] = mapped_column(ForeignKey("evidence.digest"))
     seconds: Mapped[float]
     created_at: Mapped[datetime]
+    judged_at: Mapped[datetime]
 
 
 class Blob(Base):

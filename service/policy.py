@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from service.errors import GradmatrixError, nearest
 
 LATEST = "1"
+LONGEST_VERSION = 32
 
 
 class PolicyError(GradmatrixError):
@@ -74,14 +76,45 @@ _SECTIONS: dict[str, type[Any]] = {
 }  # fmt: skip
 
 
+def shipped() -> tuple[str, ...]:
+    """The versions that this program brings."""
+    folder = files("service.policies")
+    return tuple(sorted(item.name[1:-5] for item in folder.iterdir() if item.name.endswith(".toml")))
+
+
+def read_policy(path: Path) -> Policy:
+    """The policy in a file of somebody's own. Raises PolicyError, naming the file."""
+    try:
+        return parse_policy(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from None
+
+
+def differences(one: Policy, two: Policy) -> list[str]:
+    """What ``two`` has otherwise than ``one``, a clause per value: ``tolerance.k 4 -> 8``."""
+    said = []
+    before, after = asdict(one), asdict(two)
+    for section in _SECTIONS:
+        for key, old in before[section].items():
+            new = after[section][key]
+            if isinstance(old, tuple):
+                gone, come = sorted(set(old) - set(new)), sorted(set(new) - set(old))
+                said += [f"{section}.{key} without {', '.join(gone)}"] if gone else []
+                said += [f"{section}.{key} with {', '.join(come)}"] if come else []
+            elif old != new:
+                said.append(f"{section}.{key} {old:g} -> {new:g}")
+    return said
+
+
 @lru_cache
 def load_policy(version: str = LATEST) -> Policy:
     """The policy of that version. Raises PolicyError naming the known ones."""
-    folder = files("service.policies")
-    known = sorted(item.name[1:-5] for item in folder.iterdir() if item.name.endswith(".toml"))
+    known = shipped()
     if version not in known:
         raise PolicyError(f"no policy version {version!r}; {nearest(version, known)}")
-    policy = parse_policy((folder / f"v{version}.toml").read_text(encoding="utf-8"))
+    policy = parse_policy((files("service.policies") / f"v{version}.toml").read_text(encoding="utf-8"))
     if policy.version != version:
         raise PolicyError(f"v{version}.toml says that it is version {policy.version!r}")
     return policy
@@ -93,12 +126,23 @@ def parse_policy(text: str) -> Policy:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PolicyError(f"the policy is not TOML: {error}") from None
+    return policy_from_data(data)
+
+
+def policy_from_data(data: dict[str, Any]) -> Policy:
+    """The inverse of :func:`policy_to_data`. Raises PolicyError like :func:`parse_policy`."""
     _keys("the policy", data, ("version", *_SECTIONS))
-    if not isinstance(data["version"], str):
-        raise PolicyError("version is not text")
-    return Policy(
-        version=data["version"], **{name: _section(name, kind, data[name]) for name, kind in _SECTIONS.items()}
-    )
+    version = data["version"]
+    if not isinstance(version, str) or not 0 < len(version) <= LONGEST_VERSION or not version.isprintable():
+        raise PolicyError(f"version is not a text of 1 to {LONGEST_VERSION} characters")
+    return Policy(version=version, **{name: _section(name, kind, data[name]) for name, kind in _SECTIONS.items()})
+
+
+def policy_to_data(policy: Policy) -> dict[str, Any]:
+    """The policy as plain JSON types, in the form of its TOML file."""
+    data = asdict(policy)
+    data["refusal"] = {"unclear": list(policy.refusal.unclear)}
+    return data
 
 
 def _section(name: str, kind: type[Any], data: Any) -> Any:

@@ -20,7 +20,6 @@ from service.edges import ABSENT, BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED,
 from service.imports import ANOTHER_TORCH, need_text
 from service.spans import bad, good, listed, spans, untried, untried_within
 from service.verdicts import Verdict
-from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
     from service.compare import Row
@@ -128,14 +127,7 @@ def told(group: Group, *, several: bool) -> str:
     return "; ".join(said)
 
 
-def why(group: Group) -> str:
-    """For a fault that is an error, what its first cell says: the lines and shapes that the group's key leaves out."""
-    if group.fault.verdict.info.group != "no answer":
-        return ""
-    return group.rows[0].detail.removeprefix(OUTSIDE) or group.fault.signature
-
-
-_FACTOR = re.compile(r"scaled by (\S+): ")
+FACTOR = re.compile(r"scaled by (\S+): ")
 _PLACE = re.compile(r"((?:all|part) of it )?\bon (every rank|rank \d+|ranks \d+(?:, \d+)* and \d+)")
 """On which ranks a detail about tensors says that they are wrong."""
 
@@ -146,7 +138,7 @@ def _fault(group: Group) -> str:
     if fault.outside:
         silent = fault.verdict is Verdict.MISMATCH
         return f"{'silent answer' if silent else fault.verdict.info.label} outside its contract"
-    factor = _FACTOR.match(fault.signature)
+    factor = FACTOR.match(fault.signature)
     times = f" {TIMES}{factor[1]}" if factor and fault.verdict is Verdict.SCALED else ""
     return f"{fault.verdict.info.label}{times}{_place(group)}"
 

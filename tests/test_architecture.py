@@ -14,9 +14,15 @@ PURE = (
     "service/matrix.py",
     "service/judge.py",
     "service/gradients.py",
+    "service/rejudging.py",
     "service/compare.py",
     "service/findings.py",
+    "service/diagnosis.py",
     "service/evidence.py",
+    "service/detection.py",
+    "service/source.py",
+    "service/holding.py",
+    "service/coverage.py",
     "workers/choose.py",
 )
 EFFECTS = {"os", "subprocess", "socket", "time", "random", "sqlalchemy", "requests", "threading", "tempfile", "sqlite3"}

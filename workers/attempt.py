@@ -11,7 +11,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,21 +22,24 @@ from jobs.contract import (
     PHASE_JOB,
     PHASE_RANKS,
     PHASE_STARTS,
+    SUITES,
     TORCH,
     AttemptSpec,
     CaseInfo,
     ControlInfo,
     JobSpec,
+    Limits,
 )
 from service import store
 from service.cases import CaseCatalogue
 from service.catalog import RuntimeSpec
 from service.config import Settings
 from service.db import Database
-from service.evidence import Blob
+from service.evidence import Blob, Evidence
 from service.judge import (
     ControlResult,
     Judgement,
+    asks_again,
     control_faults,
     first_stands,
     judge,
@@ -45,8 +48,9 @@ from service.judge import (
 )
 from service.policy import Policy
 from service.store import AlreadyAccepted, Claim, ClaimedJob, StaleFence
-from service.verdicts import Verdict
 from workers import collect, events, package
+from workers.memory import rank_bytes
+from workers.pipes import lines, send
 from workers.runtimes import Executor, Process
 
 MAX_STDERR = 2000
@@ -145,7 +149,7 @@ class Attempt:
                 self._process = process
             if self._reason:  # asked to stop while it was being started
                 process.kill()
-            sender = threading.Thread(target=_send, args=(process, spec.line() + tar))
+            sender = threading.Thread(target=send, args=(process, spec.line() + tar))
             sender.start()
             try:
                 return self._follow(spec, process)
@@ -163,13 +167,14 @@ class Attempt:
             jobs=tuple(JobSpec(job.job, job.world_size, job.cells) for job in self.claim.jobs),
             tar_bytes=tar_bytes,
             deadlines=self._settings.deadlines,
+            limits=Limits(rank_bytes=rank_bytes(self._settings, (job.world_size for job in self.claim.jobs))),
         )
 
     def _follow(self, spec: AttemptSpec, process: Process) -> str:
         collector = collect.Collector(spec, self._cases.values(), self._controls.values())
         bye: collect.Bye | None = None
         try:
-            for line in _lines(process, spec.limits.line_bytes):
+            for line in lines(process, spec.limits.line_bytes):
                 for notice in collector.feed(line):
                     if isinstance(notice, collect.Bye):
                         bye = notice
@@ -265,7 +270,7 @@ class Attempt:
                         stage=done.stage,
                         judgement=found.judgement,
                         as_expected=found.ok,
-                        evidence=None if found.ok else done.evidence,
+                        evidence=done.evidence,
                     )
 
     def _on_case(self, done: collect.CaseDone) -> None:
@@ -275,24 +280,27 @@ class Attempt:
         judgement = judge(done.evidence, case, self._policy, self._faults(case.family, mode, job.claimed.world_size))
         if done.again:
             first, seen = job.waiting.pop(done.cell)
-            done = seen if first_stands(first, judgement) else _with_whole_graph(done, seen)
-            judgement = merge_passes(first, judgement)
-        elif (judgement.verdict.failing or judgement.verdict is Verdict.INFRA) and done.evidence.stop is None:
+            alone = _with_whole_graph(done, seen)
+            done = seen if first_stands(first, judgement) else alone
+            self._accept(job, done, merge_passes(first, judgement), first=seen.evidence, alone=alone.evidence)
+        elif asks_again(judgement, done.evidence):
             job.waiting[done.cell] = (judgement, done)
-            return
-        self._accept(job, done, judgement)
+        else:
+            self._accept(job, done, judgement)
 
     def _faults(self, family: str, mode: str, world_size: int) -> tuple[str, ...]:
         """Why nothing here can be judged. Controls that fail without the tracer vouch for nothing under it either."""
         key = (family, mode, world_size)
         if key not in self._control_faults:
             results = self._control_results
-            controls = [
-                c for c in self._controls.values() if c.suite == "default" and self._cases[c.case].runs_at(world_size)
-            ]
+            controls = [control for control, case in self._controls_due() if case.runs_at(world_size)]
             found = [control_faults(controls, results, family, m, world_size) for m in dict.fromkeys(("eager", mode))]
             self._control_faults[key] = tuple(text for texts in found for text in texts)
         return self._control_faults[key]
+
+    def _controls_due(self) -> list[tuple[ControlInfo, CaseInfo]]:
+        """The controls that stand beside every run, each with the case whose oracle it uses."""
+        return [(c, self._cases[c.case]) for c in self._controls.values() if c.suite == SUITES[0]]
 
     def _on_ask(self, ask: collect.Ask, process: Process) -> None:
         answer = {"again": sorted(self._jobs[ask.job].waiting)}
@@ -307,7 +315,10 @@ class Attempt:
             return
         job.began = time.monotonic()
         with self._database.session() as session:
-            store.start(session, job.claimed.job, job.claimed.fence)
+            held = job.claimed
+            store.start(session, held.job, held.fence)
+            controls = self._controls_due()
+            store.record_control_set(session, job=held.job, fence=held.fence, attempt=held.attempt, controls=controls)
         self._listener(
             events.JobStarted(
                 job.claimed.job,
@@ -320,7 +331,16 @@ class Attempt:
         if self._in_cells:  # so far already, for the container's job before
             self._listener(events.PhaseDone(job.claimed.job, events.LAST_PHASE, 0.0))
 
-    def _accept(self, job: _Job, done: collect.CaseDone, judgement: Judgement) -> None:
+    def _accept(
+        self,
+        job: _Job,
+        done: collect.CaseDone,
+        judgement: Judgement,
+        *,
+        first: Evidence | None = None,
+        alone: Evidence | None = None,
+    ) -> None:
+        """Store an answer. Both passes are kept where there were two, for another policy may judge them otherwise."""
         agrees = not judgement.verdict.failing
         blobs = [blob for blob in done.blobs if _worth_keeping(blob, agrees)]
         try:
@@ -333,6 +353,8 @@ class Attempt:
                     cell=done.cell,
                     judgement=judgement,
                     evidence=done.evidence,
+                    first=first or done.evidence,
+                    alone=alone,
                     blobs=blobs,
                     seconds=done.seconds,
                 )
@@ -382,16 +404,3 @@ def _with_whole_graph(done: collect.CaseDone, seen: collect.CaseDone) -> collect
 
 def _worth_keeping(blob: Blob, agrees: bool) -> bool:
     return not agrees or blob.kind not in ("got", "expected")
-
-
-def _send(process: Process, data: bytes) -> None:
-    """Write the spec and the tar; the other end may be gone, which the reader of its stdout will see."""
-    with suppress(BrokenPipeError, ValueError, OSError):
-        process.stdin.write(data)
-        process.stdin.flush()
-
-
-def _lines(process: Process, limit: int) -> Iterator[bytes]:
-    """The lines of its stdout. One that is over the limit is passed on cut, which the collector refuses."""
-    while line := process.stdout.readline(limit + 1):
-        yield line

@@ -15,7 +15,16 @@ import torch
 
 from jobs.contract import CaseInfo
 
-FAMILIES = {"exchange": "jobs.oracle.exchange", "torch-itself": "jobs.oracle.torch_itself"}
+FAMILIES = {
+    "exchange": "jobs.oracle.exchange",
+    "torch-itself": "jobs.oracle.torch_itself",
+    "attention": "jobs.oracle.attention",
+    "model": "jobs.oracle.model",
+    "engine": "jobs.oracle.engine",
+    "loss": "jobs.oracle.loss",
+    "tiled": "jobs.oracle.tiled",
+    "autosp": "jobs.oracle.autosp",
+}
 
 
 @dataclass(frozen=True)

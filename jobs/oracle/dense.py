@@ -37,7 +37,8 @@ def expected(case: CaseInfo, world_size: int, params: Params, form: Form) -> Ite
         own = _run(case, params, specs, members, form, dtype_of(case.dtype))
         for place, rank in enumerate(members):
             yield from _of_rank(case, params, specs[place], rank, wide[place])
-            for role, name, tensor in own[place]:
+            # In float64 the truth itself would be the floor, and say that nothing is ever rounded.
+            for role, name, tensor in own[place] if case.dtype != "float64" else ():
                 if tensor is not None:
                     yield Expected(rank, role, NOISE + name, tensor)
 

@@ -14,8 +14,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobs.contract import CaseInfo, ControlInfo
+from jobs.probes.attention import cases as attention_cases
+from jobs.probes.attention import controls as attention_controls
+from jobs.probes.autosp import cases as autosp_cases
+from jobs.probes.autosp import controls as autosp_controls
+from jobs.probes.engine import cases as engine_cases
+from jobs.probes.engine import controls as engine_controls
 from jobs.probes.exchange import cases as exchange_cases
 from jobs.probes.exchange import controls as exchange_controls
+from jobs.probes.loss import cases as loss_cases
+from jobs.probes.loss import controls as loss_controls
+from jobs.probes.model import cases as model_cases
+from jobs.probes.model import controls as model_controls
+from jobs.probes.tiled import cases as tiled_cases
+from jobs.probes.tiled import controls as tiled_controls
 from jobs.probes.torch_itself import cases as torch_cases
 from jobs.probes.torch_itself import controls as torch_controls
 
@@ -27,6 +39,12 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, tuple[Callable[[], tuple[CaseInfo, ...]], Callable[[], tuple[ControlInfo, ...]], str]] = {
     "exchange": (exchange_cases.catalogue, exchange_controls.controls, "jobs.probes.exchange.run"),
     "torch-itself": (torch_cases.catalogue, torch_controls.controls, "jobs.probes.torch_itself.run"),
+    "tiled": (tiled_cases.catalogue, tiled_controls.controls, "jobs.probes.tiled.run"),
+    "attention": (attention_cases.catalogue, attention_controls.controls, "jobs.probes.attention.run"),
+    "loss": (loss_cases.catalogue, loss_controls.controls, "jobs.probes.loss.run"),
+    "model": (model_cases.catalogue, model_controls.controls, "jobs.probes.model.run"),
+    "engine": (engine_cases.catalogue, engine_controls.controls, "jobs.probes.engine.run"),
+    "autosp": (autosp_cases.catalogue, autosp_controls.controls, "jobs.probes.autosp.run"),
 }
 """Per family: its cases, its controls, and the name of the module that runs them (it imports torch)."""
 

@@ -21,8 +21,9 @@ def _contiguous(drawn: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _transposed(drawn: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    # The outermost dimensions swap places in memory, and so do the innermost ones.
-    order = (1, 0, *range(2, drawn.dim() - 2), drawn.dim() - 1, drawn.dim() - 2)
+    # The outermost dimensions swap places in memory, and so do the innermost ones where there are others.
+    inner = (drawn.dim() - 1, drawn.dim() - 2) if drawn.dim() > 3 else tuple(range(2, drawn.dim()))
+    order = (1, 0, *range(2, drawn.dim() - 2), *inner)
     return drawn.permute(order).contiguous().permute(order)
 
 

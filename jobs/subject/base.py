@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobs.subject.context import Operation, RankContext, Unsupported
+from jobs.subject.operations.attention import AttentionOperations
+from jobs.subject.operations.autosp import AutoOperations
+from jobs.subject.operations.engine import EngineOperations
 from jobs.subject.operations.exchange import ExchangeOperations
+from jobs.subject.operations.loss import LossOperations
+from jobs.subject.operations.tiled import TiledOperations
 
 __all__ = ["Operation", "RankContext", "Subject", "Unsupported"]
 
 
-class Subject(ExchangeOperations):
+class Subject(
+    ExchangeOperations, AttentionOperations, TiledOperations, LossOperations, EngineOperations, AutoOperations
+):
     """A library under test. Adapters derive from it and override what their library has.
 
     The order of calls: ``prepare_import``, then the checkout joins sys.path, then ``load`` and ``version`` in a parent

@@ -7,15 +7,27 @@ and everything that reads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from jobs.contract import Limits
-from service.models import Attempt, AttemptBlob, Blob, Cell, ControlResult, Evidence, Job, Result, ResultBlob
+from jobs.contract import CaseInfo, ControlInfo, Limits
+from service.models import (
+    Attempt,
+    AttemptBlob,
+    Blob,
+    Cell,
+    ControlResult,
+    ControlSet,
+    Evidence,
+    Job,
+    Result,
+    ResultBlob,
+)
 from service.store.sql import AlreadyAccepted, StaleFence, StoreError, held_job, insert_missing, pack, utcnow
 
 if TYPE_CHECKING:
@@ -39,15 +51,21 @@ def accept(
     cell: int,
     judgement: Judgement,
     evidence: EvidenceFound,
+    first: EvidenceFound | None = None,
+    alone: EvidenceFound | None = None,
     blobs: Sequence[BlobFound] = (),
     seconds: float = 0.0,
     now: datetime | None = None,
 ) -> int:
     """Store the answer to one cell and count it; the result's id.
 
+    ``evidence`` is what the judgement rests on; ``first`` is that of the pass among other cases and ``alone`` that of
+    the one in fresh ranks, if there was one: both are needed to judge again.
+
     Raises StaleFence where the job is no longer held under ``fence``, AlreadyAccepted where this job has answered
     the cell before, and StoreError where the cell is not one of the job's.
     """
+    now = now or utcnow()
     row = _held(session, job, fence, attempt)
     found = session.get(Cell, cell)
     if found is None or found.job_id != job:
@@ -58,19 +76,13 @@ def accept(
     result = Result(
         cell_id=cell,
         attempt_id=attempt,
-        verdict=str(judgement.verdict),
-        policy_version=judgement.policy_version,
-        forward_ok=judgement.forward_ok,
-        signature=judgement.signature or "",
-        detail=judgement.detail or "",
-        worst_tensor=judgement.worst_tensor,
-        error=judgement.error,
-        alpha=judgement.alpha,
-        nonzero_got=judgement.nonzero_got,
-        nonzero_expected=judgement.nonzero_expected,
+        **judged(judgement),
         evidence_digest=_evidence(session, evidence),
+        first_digest=None if first is None else _evidence(session, first),
+        alone_digest=None if alone is None else _evidence(session, alone),
         seconds=seconds,
-        created_at=now or utcnow(),
+        created_at=now,
+        judged_at=now,
     )
     session.add(result)
     session.flush()
@@ -81,6 +93,35 @@ def accept(
     row.failures, row.state = 0, "running"
     session.flush()
     return result.id
+
+
+def judged(judgement: Judgement) -> dict[str, Any]:
+    """The columns of a result that say what it was judged to be."""
+    return {
+        "verdict": str(judgement.verdict),
+        "policy_version": judgement.policy_version,
+        "forward_ok": judgement.forward_ok,
+        "signature": judgement.signature or "",
+        "detail": judgement.detail or "",
+        "worst_tensor": judgement.worst_tensor,
+        "error": judgement.error,
+        "alpha": judgement.alpha,
+        "nonzero_got": judgement.nonzero_got,
+        "nonzero_expected": judgement.nonzero_expected,
+    }
+
+
+def record_control_set(
+    session: Session, *, job: int, fence: int, attempt: int, controls: Iterable[tuple[ControlInfo, CaseInfo]]
+) -> None:
+    """Keep which controls have to answer in this attempt, and what they are: to judge again whether they behaved."""
+    _held(session, job, fence, attempt)
+    document = [{"control": control.to_json(), "case": case.to_json()} for control, case in controls]
+    data = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    insert_missing(session, ControlSet, [{"digest": digest, "size": len(data), "data": pack(data)}], ["digest"])
+    session.get_one(Attempt, attempt).control_set_digest = digest
+    session.flush()
 
 
 def record_control(

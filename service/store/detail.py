@@ -24,8 +24,8 @@ from service.models import (
     Runtime,
 )
 from service.store.read import cell_query, cell_row
-from service.store.sql import StoreError, unpack
-from service.store.views import AttemptView, BlobView, CellDetail, CellRow, ControlRow
+from service.store.sql import StoreError, chunks, unpack
+from service.store.views import AttemptView, BlobView, CellDetail, CellRow, ControlRow, JudgementView
 
 SHOWN = 8
 
@@ -78,9 +78,45 @@ def _detail(session: Session, row: CellRow) -> CellDetail:
         row=row,
         info=case.info,
         evidence=evidence(session, row.evidence_digest) if row.evidence_digest else {},
-        blobs=_blobs(session, ResultBlob, ResultBlob.result_id, cell.result_id) if current and cell.result_id else (),
+        blobs=_blobs_of_answer(session, cell) if current else (),
         attempts=_attempts(session, cell),
+        judgements=_judgements(session, cell) if current else (),
     )
+
+
+def _blobs_of_answer(session: Session, cell: Cell) -> tuple[BlobView, ...]:
+    """What was kept with the cell's answer: it belongs to the first judgement of that."""
+    now = session.get_one(Result, cell.result_id)
+    first = (
+        sa.select(Result.id)
+        .where(Result.cell_id == cell.id, Result.attempt_id == now.attempt_id)
+        .order_by(Result.judged_at, Result.id)
+    )
+    return _blobs(session, ResultBlob, ResultBlob.result_id, session.scalars(first.limit(1)).one())
+
+
+def _judgements(session: Session, cell: Cell) -> tuple[JudgementView, ...]:
+    """Every judgement of the answer that counts, oldest first."""
+    now = session.get_one(Result, cell.result_id)
+    query = sa.select(Result).where(Result.cell_id == cell.id, Result.attempt_id == now.attempt_id)
+    columns = (
+        *("policy_version", "verdict", "forward_ok", "signature", "detail", "error", "alpha"),
+        *("nonzero_got", "nonzero_expected", "judged_at"),
+    )
+    return tuple(
+        JudgementView(**{name: getattr(row, name) for name in columns}, current=row.id == now.id)
+        for row in session.scalars(query.order_by(Result.judged_at, Result.id))
+    )
+
+
+def case_infos(session: Session, rows: Iterable[CellRow]) -> dict[tuple[str, int], dict[str, Any]]:
+    """The definitions of the cases of ``rows``, by id and version, as they were when they were planned."""
+    wanted = {row.case for row in rows}
+    found = {}
+    for some in chunks(wanted):
+        for case in session.scalars(sa.select(CaseVersion).where(CaseVersion.case_id.in_(some))):
+            found[case.case_id, case.version] = case.info
+    return found
 
 
 def evidence(session: Session, digest: str) -> dict[str, Any]:
@@ -116,7 +152,9 @@ def _attempts(session: Session, cell: Cell) -> tuple[AttemptView, ...]:
     )
     answered = query.where(Attempt.id.in_(sa.select(Result.attempt_id).where(Result.cell_id == cell.id)))
     newest = query.where(Attempt.job_id == cell.job_id)
-    found = {row.Attempt.id: row for part in (answered, newest) for row in session.execute(part)}
+    # Of several judgements of an answer the newest.
+    parts = [part.order_by(Result.judged_at, Result.id) for part in (answered, newest)]
+    found = {row.Attempt.id: row for part in parts for row in session.execute(part)}
     columns = ("job_id", "fence", "container", "state", "note", "started_at", "ended_at", "facts")
     views = []
     for key in sorted(found):

@@ -23,9 +23,11 @@ from service.models import (
     Cell,
     Checkout,
     ControlResult,
+    ControlSet,
     Evidence,
     Host,
     Job,
+    Policy,
     Result,
     ResultBlob,
     Runtime,
@@ -174,9 +176,22 @@ def _submissions(scope: _Scope) -> Iterator[dict[str, Any]]:
         }
 
 
+def _policies(scope: _Scope) -> Iterator[dict[str, Any]]:
+    used = sa.select(Result.policy_version).where(Result.id.in_(scope.results))
+    for (row,) in scope.rows(sa.select(Policy).where(Policy.version.in_(used)).order_by(Policy.version)):
+        yield _columns(row, "version content created_at")
+
+
+def _control_sets(scope: _Scope) -> Iterator[dict[str, Any]]:
+    digests = sa.select(Attempt.control_set_digest).where(Attempt.id.in_(scope.attempts))
+    for (row,) in scope.rows(sa.select(ControlSet).where(ControlSet.digest.in_(digests)).order_by(ControlSet.digest)):
+        yield _columns(row, "digest size data")
+
+
 def _evidence(scope: _Scope) -> Iterator[dict[str, Any]]:
+    passes = (Result.evidence_digest, Result.first_digest, Result.alone_digest)
     digests = sa.union(
-        sa.select(Result.evidence_digest).where(Result.id.in_(scope.results)),
+        *(sa.select(digest).where(Result.id.in_(scope.results)) for digest in passes),
         sa.select(ControlResult.evidence_digest).where(ControlResult.attempt_id.in_(scope.attempts)),
     ).subquery()
     query = sa.select(Evidence).where(Evidence.digest.in_(sa.select(digests))).order_by(Evidence.digest)
@@ -212,7 +227,7 @@ def _attempts(scope: _Scope) -> Iterator[dict[str, Any]]:
             "attempt": [found.job, row.fence],
             "host": found.host,
             "state": _ended(row.state),
-            **_columns(row, "container note facts started_at ended_at"),
+            **_columns(row, "container note facts started_at ended_at control_set_digest"),
             "blobs": _links(scope, AttemptBlob, AttemptBlob.attempt_id, row.id),
         }
 
@@ -225,13 +240,13 @@ def _results(scope: _Scope) -> Iterator[dict[str, Any]]:
         .join(Attempt, Attempt.id == Result.attempt_id)
         .join(Job, Job.id == Attempt.job_id)
         .where(Result.id.in_(scope.results))
-        .order_by(Job.key, Attempt.fence)
+        .order_by(Job.key, Attempt.fence, Result.judged_at)
     )
     for *cell, job, fence, row in scope.rows(query):
         yield {
             "cell": cell,
             "attempt": [job, fence],
-            **_columns(row, names + " evidence_digest seconds created_at"),
+            **_columns(row, names + " evidence_digest first_digest alone_digest seconds created_at judged_at"),
             "blobs": _links(scope, ResultBlob, ResultBlob.result_id, row.id),
         }
 
@@ -257,6 +272,8 @@ _WRITERS = {
     "job": _jobs,
     "cell": _cells,
     "submission": _submissions,
+    "policy": _policies,
+    "control_set": _control_sets,
     "evidence": _evidence,
     "blob": _blobs,
     "attempt": _attempts,

@@ -145,12 +145,20 @@ def reclaim(session: Session, now: datetime | None = None, alive: Alive | None =
 
 
 def recount(session: Session, job: Job) -> None:
-    """Set the counts of ``job`` from its results, for imports bring some that no transaction here accepted."""
-    found = session.execute(
-        sa.select(Result.verdict, sa.func.count(Result.cell_id.distinct()))
+    """Set the counts of ``job`` from its results, each cell's newest: imports and later judgements bring some that no
+    transaction here accepted.
+    """
+    newest = sa.func.row_number().over(
+        partition_by=Result.cell_id, order_by=(Result.created_at.desc(), Result.judged_at.desc(), Result.id.desc())
+    )
+    answers = (
+        sa.select(Result.verdict, newest.label("place"))
         .join(Attempt, Attempt.id == Result.attempt_id)
         .where(Attempt.job_id == job.id)
-        .group_by(Result.verdict)
+        .subquery()
+    )
+    found = session.execute(
+        sa.select(answers.c.verdict, sa.func.count()).where(answers.c.place == 1).group_by(answers.c.verdict)
     )
     job.counts = {row.verdict: row[1] for row in found}
     job.cells_done = sum(job.counts.values())

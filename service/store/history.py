@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, aliased
 
+from jobs.contract import MODES
 from service.edges import shows_import
 from service.imports import Import, current
 from service.models import LIVE, Attempt, CaseVersion, Cell, Checkout, Job, Result, Runtime, SubmissionCell
@@ -20,6 +21,7 @@ from service.store.sql import chunks
 from service.store.views import CellRow
 from service.verdicts import Verdict
 
+RELEASE = "release"
 ROW = ("checkout_id", "transport", "world_size", "case_version_id", "mode")
 """What cells have in common that differ only in their runtime."""
 
@@ -39,10 +41,40 @@ def history(session: Session, *, submission: int | None = None, cell: int | None
         _answered()
         .join(rows, sa.and_(*(getattr(Cell, name) == rows.c[name] for name in ROW)))
         .where(Cell.id.not_in(own))
-        .order_by(Result.id)
+        .order_by(Attempt.id, Result.id)  # an answer that was judged again is as old as it was
     )
     newest = {(*row[: len(ROW)], row.name): _row(row) for row in session.execute(query)}
     return list(newest.values())
+
+
+def relatives(session: Session, *, submission: int | None = None, cell: int | None = None) -> list[CellRow]:
+    """What stands beside the failing cells of ``submission``, or beside one ``cell``, in their own runtime.
+
+    The eager answers to the same cases, and the same cells of other releases of the subject.
+    """
+    own = sa.select(SubmissionCell.cell_id).where(SubmissionCell.submission_id == submission)
+    if cell is not None:
+        own = sa.select(Cell.id).where(Cell.id == cell)
+    mine, content = aliased(Cell), aliased(Checkout)
+    failing = [str(verdict) for verdict in Verdict if verdict.failing]
+    rows = (
+        sa.select(*(getattr(mine, name) for name in (*ROW, "runtime_id")), content.subject, content.kind)
+        .join(content, content.id == mine.checkout_id)
+        .join(Result, Result.id == mine.result_id)
+        .where(mine.id.in_(own), Result.verdict.in_(failing))
+        .distinct()
+        .subquery()
+    )
+    place = [
+        getattr(Cell, name) == rows.c[name] for name in ("runtime_id", "transport", "world_size", "case_version_id")
+    ]
+    eager = sa.and_(*place, Cell.checkout_id == rows.c.checkout_id, Cell.mode == MODES[0], rows.c.mode != MODES[0])
+    release = sa.and_(
+        *(*place, Cell.mode == rows.c.mode, Cell.checkout_id != rows.c.checkout_id),
+        *(Checkout.subject == rows.c.subject, Checkout.kind == RELEASE, rows.c.kind == RELEASE),
+    )
+    found = {row.cell: _row(row) for on in (eager, release) for row in session.execute(_answered().join(rows, on))}
+    return list(found.values())
 
 
 def _answered() -> sa.Select[*tuple[Any, ...]]:
@@ -90,10 +122,11 @@ def imports(session: Session, checkouts: Iterable[str]) -> list[Import]:
     found: list[Import] = []
     failing = Result.verdict == Verdict.UNIMPORTABLE
     signature = sa.case((failing, Result.signature), else_="")
+    last = sa.func.max(Result.attempt_id)
     columns = (Checkout.digest, Runtime.name, Runtime.id.label("runtime_id"), Runtime.torch, Runtime.channel)
     for some in chunks(dict.fromkeys(checkouts)):
         query = (
-            sa.select(*columns, Result.verdict, signature.label("signature"), sa.func.max(Result.id).label("last"))
+            sa.select(*columns, Result.verdict, signature.label("signature"), last.label("last"))
             .select_from(Checkout)
             .join(Cell, Cell.checkout_id == Checkout.id)
             .join(Runtime, Runtime.id == Cell.runtime_id)

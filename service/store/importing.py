@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from jobs.contract import Limits
+from jobs.contract import CaseInfo, ControlInfo, Limits
 from service.evidence import Evidence as EvidenceDocument
 from service.models import (
     Attempt,
@@ -25,9 +25,11 @@ from service.models import (
     Cell,
     Checkout,
     ControlResult,
+    ControlSet,
     Evidence,
     Host,
     Job,
+    Policy,
     Result,
     ResultBlob,
     Runtime,
@@ -36,11 +38,16 @@ from service.models import (
     SubmissionCheckout,
     SubmissionJob,
 )
+from service.policy import policy_from_data
 from service.schema import Base
 from service.store.held import recount
+from service.store.judging import policies
 from service.store.records import ImportRefusedError, checked
 from service.store.sql import insert_missing, unpack
 from service.store.submit import changed_fields
+
+_Document = Evidence | ControlSet | Blob
+"""Rows that are known by the digest of what they hold."""
 
 MOST_BYTES = Limits().job_bytes
 """Cap on what one stored document or blob may unpack to."""
@@ -93,9 +100,9 @@ class _Reader:
     def close(self) -> None:
         """The newest answer is the current one, and counts are what the results say."""
         for cell in sorted(self._cells):
-            newest = (
-                sa.select(Result.id).where(Result.cell_id == cell).order_by(Result.created_at.desc(), Result.id.desc())
-            )
+            # The newest answer, and of that the newest judgement.
+            order = (Result.created_at.desc(), Result.judged_at.desc(), Result.id.desc())
+            newest = sa.select(Result.id).where(Result.cell_id == cell).order_by(*order)
             self.session.get_one(Cell, cell).result_id = self.session.scalars(newest.limit(1)).first()
         for job in sorted(self._jobs):
             recount(self.session, self.session.get_one(Job, job))
@@ -144,13 +151,13 @@ class _Reader:
         """The attempt with this natural key."""
         return self.find(Attempt, "attempt", job_id=self.find(Job, "attempt", key=key[0]), fence=key[1])
 
-    def stored(self, table: type[Evidence] | type[Blob], digest: str | None, name: str) -> str | None:
+    def stored(self, table: type[_Document], digest: str | None, name: str) -> str | None:
         """``digest``, which must be stored."""
         if digest is not None and self.session.get(table, digest) is None:
             raise _Field(name, f"refers to {table.__tablename__} {digest}, which is neither stored nor above")
         return digest
 
-    def document(self, table: type[Evidence] | type[Blob], values: dict[str, Any]) -> bool:
+    def document(self, table: type[_Document], values: dict[str, Any]) -> bool:
         """Bytes under their digest, which must be theirs."""
         if self.session.get(table, values["digest"]) is not None:
             return False
@@ -162,8 +169,8 @@ class _Reader:
             raise _Field("data", str(error)) from error
         if hashlib.sha256(data).hexdigest() != values["digest"]:
             raise _Field("digest", "is not that of the data")
-        if table is Evidence:
-            _evidence(data)
+        if (readable := _READABLE.get(table)) is not None:
+            _readable(data, *readable)
         self.session.add(table(**values))
         self.session.flush()
         return True
@@ -185,12 +192,24 @@ class _Reader:
         self._jobs.add(job)
 
 
-def _evidence(data: bytes) -> None:
-    """Refuse what could not be judged again."""
+def _controls(document: Any) -> None:
+    for one in document:
+        ControlInfo.from_json(one["control"])
+        CaseInfo.from_json(one["case"])
+
+
+_READABLE: dict[type[_Document], tuple[Callable[[Any], Any], str]] = {
+    Evidence: (EvidenceDocument.from_json, "evidence"),
+    ControlSet: (_controls, "a set of controls"),
+}
+"""What has to be understood, for it is to be judged again."""
+
+
+def _readable(data: bytes, parse: Callable[[Any], Any], what: str) -> None:
     try:
-        EvidenceDocument.from_json(json.loads(data))
+        parse(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _Field("data", f"is not evidence: {type(error).__name__} {error}") from error
+        raise _Field("data", f"is not {what}: {type(error).__name__} {error}") from error
 
 
 def _by_digest(table: type[Base]) -> Callable[[_Reader, dict[str, Any]], bool]:
@@ -253,6 +272,7 @@ def _attempt(reader: _Reader, values: dict[str, Any]) -> bool:
     seen = {"name": host, "devices": 0, "seen_at": values["started_at"]}
     insert_missing(reader.session, Host, [seen], ["name"])
     values |= {"host_id": reader.find(Host, "host", name=host), "machine": "", "pid": 0, "pid_started": ""}
+    reader.stored(ControlSet, values["control_set_digest"], "control_set_digest")
     key = {"job_id": reader.find(Job, "attempt", key=job), "fence": fence}
     attempt = reader.add(Attempt, key, values)
     if attempt is not None:
@@ -263,12 +283,28 @@ def _attempt(reader: _Reader, values: dict[str, Any]) -> bool:
 def _result(reader: _Reader, values: dict[str, Any]) -> bool:
     blobs = values.pop("blobs")
     cell, attempt = reader.cell(values.pop("cell"), "cell"), reader.attempt(values.pop("attempt"))
-    reader.stored(Evidence, values["evidence_digest"], "evidence_digest")
-    result = reader.add(Result, {"cell_id": cell, "attempt_id": attempt}, values)
+    for name in ("evidence_digest", "first_digest", "alone_digest"):
+        reader.stored(Evidence, values[name], name)
+    key = {"cell_id": cell, "attempt_id": attempt, "judged_at": values.pop("judged_at") or values["created_at"]}
+    result = reader.add(Result, key, values)
     if result is not None:
         reader.links(ResultBlob, {"result_id": result}, blobs)
         reader.answered(cell, attempt)
     return result is not None
+
+
+def _policy(reader: _Reader, values: dict[str, Any]) -> bool:
+    version = values["version"]
+    if values["content"]["version"] != version:
+        raise _Field("content", f"is of version {values['content']['version']!r}")
+    known = policies(reader.session)
+    if version in known and known[version] != policy_from_data(values["content"]):
+        raise _Field("content", f"is another policy than the one that is known here as version {version!r}")
+    if reader.session.get(Policy, version) is not None:
+        return False
+    reader.session.add(Policy(**values))
+    reader.session.flush()
+    return True
 
 
 def _control(reader: _Reader, values: dict[str, Any]) -> bool:
@@ -284,6 +320,8 @@ _READERS: dict[str, Callable[[_Reader, dict[str, Any]], bool]] = {
     "job": _job,
     "cell": _cell,
     "submission": _submission,
+    "policy": _policy,
+    "control_set": lambda reader, values: reader.document(ControlSet, values),
     "evidence": lambda reader, values: reader.document(Evidence, values),
     "blob": lambda reader, values: reader.document(Blob, values),
     "attempt": _attempt,

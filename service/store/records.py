@@ -17,6 +17,7 @@ from typing import Any
 
 from jobs.contract import CaseInfo, ContractError
 from service.models import ATTEMPT_STATES, JOB_STATES, LIVE, STAGES, SUBMISSION_STATES
+from service.policy import PolicyError, policy_from_data
 from service.store.sql import StoreError
 
 VERSION = 1
@@ -115,6 +116,15 @@ def case_info(value: Any) -> dict[str, Any]:
         CaseInfo.from_json(mapping(value))
     except (ContractError, TypeError, AttributeError) as error:
         raise ValueError(f"must define a case: {error}") from error
+    return mapping(value)
+
+
+def policy_content(value: Any) -> dict[str, Any]:
+    """A tolerance policy."""
+    try:
+        policy_from_data(mapping(value))
+    except PolicyError as error:
+        raise ValueError(f"must be a policy: {error}") from error
     return mapping(value)
 
 
@@ -226,6 +236,8 @@ KINDS: dict[str, dict[str, Check]] = {
         "jobs": many(KEY),
         "cells": many(CELL),
     },
+    "policy": {"version": words(32), "content": policy_content, "created_at": moment},
+    "control_set": STORED,
     "evidence": STORED,
     "blob": STORED,
     "attempt": {
@@ -237,6 +249,7 @@ KINDS: dict[str, dict[str, Check]] = {
         "facts": mapping,
         "started_at": moment,
         "ended_at": optional(moment),
+        "control_set_digest": optional(DIGEST),
         "blobs": BLOBS,
     },
     "result": {
@@ -253,8 +266,11 @@ KINDS: dict[str, dict[str, Check]] = {
         "nonzero_got": optional(number),
         "nonzero_expected": optional(number),
         "evidence_digest": DIGEST,
+        "first_digest": optional(DIGEST),
+        "alone_digest": optional(DIGEST),
         "seconds": real,
         "created_at": moment,
+        "judged_at": optional(moment),
         "blobs": BLOBS,
     },
     "control": {
@@ -272,6 +288,9 @@ KINDS: dict[str, dict[str, Check]] = {
 }
 """Every kind of record with its fields, in the order in which an export holds them."""
 
+LATER = {"attempt": {"control_set_digest"}, "result": {"first_digest", "alone_digest", "judged_at"}}
+"""Fields that exports of older programs lack; they are null then."""
+
 
 def checked(line: int, record: Any) -> tuple[str, dict[str, Any]]:
     """The kind of ``record`` and its values as the database takes them. Raises ImportRefusedError."""
@@ -286,13 +305,14 @@ def checked(line: int, record: Any) -> tuple[str, dict[str, Any]]:
         raise ImportRefusedError(line, "field 'record'", f"{kind!r} is none of {', '.join(KINDS)}")
     fields = KINDS[kind]
     given = set(record) - {"v", "record"}
-    for name in (*sorted(given - set(fields)), *(name for name in fields if name not in given)):
+    missing = [name for name in fields if name not in given and name not in LATER.get(kind, ())]
+    for name in (*sorted(given - set(fields)), *missing):
         why = "is not known" if name in given else "is missing"
         raise ImportRefusedError(line, f"{kind}: field {name!r}", why)
     values: dict[str, Any] = {}
     for name, check in fields.items():
         try:
-            values[name] = check(record[name])
+            values[name] = check(record.get(name))
         except ValueError as error:
             raise ImportRefusedError(line, f"{kind}: field {name!r}", str(error)) from error
     return kind, values

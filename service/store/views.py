@@ -185,11 +185,75 @@ class AttemptView:
 
 
 @dataclass(frozen=True)
+class JudgementView:
+    """One judgement of an answer; ``current``: the one that counts."""
+
+    policy_version: str
+    verdict: str
+    forward_ok: bool | None
+    signature: str
+    detail: str
+    error: float | None
+    alpha: float | None
+    nonzero_got: int | None
+    nonzero_expected: int | None
+    judged_at: datetime
+    current: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A cell's current answer with all that is kept to judge it again.
+
+    info             the case as it was when the cell was planned
+    then             verdict, signature and detail of the judgement that came with the answer; ``row`` has the newest
+    evidence         what the judgement rests on; ``first`` and ``alone`` are the passes among others and in fresh
+                     ranks: None where there was none, or where it is not known which one the evidence is of
+    """
+
+    result: int
+    attempt: int
+    row: CellRow
+    then: tuple[str, str, str]
+    info: dict[str, Any]
+    evidence: dict[str, Any]
+    first: dict[str, Any] | None
+    alone: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class KeptControl:
+    """A control's answer in an attempt; ``evidence`` is None where an older program kept only that it behaved."""
+
+    control: str
+    mode: str
+    world_size: int
+    stage: str
+    verdict: str
+    as_expected: bool
+    detail: str
+    policy_version: str
+    evidence: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class KeptControls:
+    """The controls of an attempt. ``due``: which had to answer, each with its case; None where that was not kept."""
+
+    due: tuple[dict[str, Any], ...] | None
+    answers: tuple[KeptControl, ...]
+
+
+@dataclass(frozen=True)
 class CellDetail:
-    """Everything about one cell. ``evidence`` is the JSON document of its current result, {} without one."""
+    """Everything about one cell. ``evidence`` is the JSON document of its current result, {} without one.
+
+    ``judgements`` are all of that answer, the oldest first.
+    """
 
     row: CellRow
     info: dict[str, Any]
     evidence: dict[str, Any]
     blobs: tuple[BlobView, ...]
     attempts: tuple[AttemptView, ...]
+    judgements: tuple[JudgementView, ...] = ()

@@ -50,6 +50,11 @@ def test_a_wrong_spec_is_named(change: dict[str, object], message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_a_self_test_names_families_and_has_no_cells() -> None:
+    asked = AttemptSpec("a1", "torch", "selftest", "gloo", (JobSpec(0, 2, ()),), suite="full", families=("f",), seed=3)
+    assert AttemptSpec.parse(asked.line()) == asked
+
+
 def test_a_spec_that_is_not_json_is_named() -> None:
     with pytest.raises(ContractError, match="not JSON"):
         AttemptSpec.parse(b"{")

@@ -176,6 +176,19 @@ def test_every_mutant_is_tried_and_every_mode_and_type_has_a_reference() -> None
     assert {mode for control in agreeing for mode in control.modes} == set(MODES)
     assert {CASES[control.case].dtype for control in agreeing} == set(FLOATS)
     assert {CASES[control.case].probe for control in agreeing} == {"dim0", "seq_head"}
+    for name in MUTANTS:
+        assert {CASES[one.case].dtype for one in CONTROLS if implementation_of(one) == name} == set(FLOATS), name
+
+
+def test_few_controls_stand_beside_every_run_and_vouch_for_every_mode_and_type() -> None:
+    beside = [control for control in CONTROLS if control.suite == "default"]
+    assert len(beside) <= 20
+    mutants = [control for control in beside if implementation_of(control) in MUTANTS]
+    assert {CASES[control.case].dtype for control in mutants} == {"float32"}
+    assert {CASES[control.case].probe for control in mutants} == {"dim0", "seq_head"}
+    right = [control for control in beside if control not in mutants]
+    assert {mode for control in right for mode in control.modes} == set(MODES)
+    assert {CASES[control.case].dtype for control in right} == set(FLOATS)
 
 
 def test_an_unknown_family_is_an_error_that_names_the_known_ones() -> None:

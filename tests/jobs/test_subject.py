@@ -19,6 +19,21 @@ EVEN: dict[str, Any] = {"layout": "sbhd", "scatter": "heads", "heads": 4}
 UNEVEN: dict[str, Any] = {"layout": "bshd", "scatter": "sequence", "heads": 3}
 
 
+def forward_0_14_2(ctx: Any, group: Any, x: Any, scatter_idx: int, gather_idx: int) -> None: ...
+
+
+def forward_0_14_5(
+    ctx: Any, group: Any, x: Any, scatter_idx: int, gather_idx: int, batch_dim_idx: int, stream: Any = None,
+    handle: Any = None, type: Any = None, is_fwd: bool = True,  # noqa: A002
+) -> None: ...  # fmt: skip
+
+
+def forward_0_19_7(
+    ctx: Any, group: Any, x: Any, scatter_idx: int, gather_idx: int, batch_dim_idx: int, stream: Any = None,
+    handle: Any = None, type: Any = None, is_fwd: bool = True, num_kv_heads: Any = None,  # noqa: A002
+) -> None: ...  # fmt: skip
+
+
 class Work:
     def __init__(self, log: list[Any]) -> None:
         self.log = log
@@ -55,6 +70,8 @@ def layer(generation: str, log: list[Any]) -> ModuleType:
         return asynchronous(x, handle, type) if async_op else x
 
     class _SeqAllToAll:
+        forward: Any = {"0.14.2": forward_0_14_2, "0.19.7": forward_0_19_7}.get(generation, forward_0_14_5)
+
         @staticmethod
         def apply(*arguments: Any) -> None:
             log.append(("apply", *arguments))
@@ -155,6 +172,40 @@ def test_0_19_7_is_told_the_heads_in_every_call(adapter: DeepSpeed, log: list[An
         ("single", "x", 2, 0, 1, GROUP, 4),
         ("dim0 operator", GROUP, "x"),
     ]
+
+
+@generation("0.17")
+def test_a_signature_that_is_not_known_is_unsupported_and_named(adapter: DeepSpeed) -> None:
+    sequence = sys.modules[LAYER].__dict__
+    right = sequence["single_all_to_all"]
+    sequence["single_all_to_all"] = lambda x, scatter_idx, gather_idx, batch_dim_idx, ranks, group: x
+    with pytest.raises(
+        Unsupported, match=r"single_all_to_all\(x, scatter_idx, gather_idx, batch_dim_idx, ranks, group\)"
+    ):
+        adapter.seq_head_exchange(CONTEXT, **EVEN)
+    sequence["single_all_to_all"] = right
+
+    def reversed_order(ctx: Any, group: Any, x: Any, gather_idx: int, scatter_idx: int) -> None: ...
+
+    sequence["_SeqAllToAll"].forward = reversed_order
+    with pytest.raises(Unsupported, match=r"_SeqAllToAll\.forward.*gather_idx.* no known signature"):
+        adapter.seq_head_exchange(CONTEXT, **EVEN)
+
+
+@generation("0.19.7")
+def test_a_parameter_that_is_new_and_need_not_be_given_changes_nothing(adapter: DeepSpeed, log: list[Any]) -> None:
+    sequence = sys.modules[LAYER].__dict__
+    known = sequence["single_all_to_all"]
+
+    def newer(
+        x: Any, scatter_idx: int, gather_idx: int, batch_dim_idx: int, group: Any, async_op: bool = False,
+        handle: Any = None, type: Any = None, num_kv_heads: Any = None, fast: bool = False,  # noqa: A002
+    ) -> Any:  # fmt: skip
+        return known(x, scatter_idx, gather_idx, batch_dim_idx, group, async_op, handle, type, num_kv_heads)
+
+    sequence["single_all_to_all"] = newer
+    adapter.single_all_to_all(CONTEXT, **EVEN, overlapped=False)("x")
+    assert log == [("single", "x", 2, 0, 1, GROUP, 4)]
 
 
 def test_what_a_subject_has_not_is_unsupported_and_says_so() -> None:

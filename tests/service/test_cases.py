@@ -56,7 +56,7 @@ def test_a_suite_holds_the_one_before_it_and_a_named_case_is_found_in_any() -> N
     assert some.select() == some.select(suite="default") == (small,)
     assert some.select(suite="full") == (small, large)
     assert some.select([large.id]) == (large,)
-    with pytest.raises(UsageError, match="no case of suite default fits .*; suite full has 1 that do"):
+    with pytest.raises(UsageError, match=r"no case of suite default fits .*; suite full has 1 that do"):
         some.select([large.id], suite="default")
 
 

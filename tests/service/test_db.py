@@ -108,7 +108,7 @@ def test_a_database_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path)
     raw.commit()
     raw.close()
     before = (tmp_path / db.FILE).read_bytes()
-    with pytest.raises(db.SchemaError, match=r"schema 9999, .* up to 0001: .* newer gradmatrix"):
+    with pytest.raises(db.SchemaError, match=r"schema 9999, .* up to 0002: .* newer gradmatrix"):
         open_world(tmp_path)
     assert (tmp_path / db.FILE).read_bytes() == before
 
@@ -129,7 +129,7 @@ def test_a_database_elsewhere_is_not_migrated_on_opening(tmp_path: Path) -> None
     class Elsewhere(Home):
         database_url = f"sqlite:///{tmp_path / 'other.db'}"
 
-    with pytest.raises(db.SchemaError, match=r"schema none, .* needs 0001: run `gradmatrix db upgrade`"):
+    with pytest.raises(db.SchemaError, match=r"schema none, .* needs 0002: run `gradmatrix db upgrade`"):
         db.open_database(Elsewhere(tmp_path))
     db.upgrade(sa.make_url(Elsewhere.database_url))
     opened = db.open_database(Elsewhere(tmp_path))

@@ -347,7 +347,7 @@ def test_mutated_is_by_the_byte() -> None:
 
 def test_changes_to_torchs_state_are_told_in_every_cell() -> None:
     said = verdict({}, changes=("default dtype: float32 → float64",))
-    assert said.detail.endswith("[torch's state was changed: default dtype: float32 → float64]")
+    assert said.detail.endswith("[it also changed: default dtype: float32 → float64]")
 
 
 # -- no answer ---------------------------------------------------------------------------------------------------------

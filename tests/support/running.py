@@ -49,9 +49,10 @@ def submit(
     world_sizes: Sequence[int] = (2,),
     transports: Sequence[str] = ("gloo",),
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
+    rank_memory_bytes: int = 0,
 ) -> Run:
     """Plan and store a submission in a home of its own; nothing runs yet."""
-    settings = Settings(home=home, deadlines=deadlines)
+    settings = Settings(home=home, deadlines=deadlines, rank_memory_bytes=rank_memory_bytes)
     request: SubjectRequest = parse_subject(str(subject), settings)
     checkout: Checkout = resolve(request, settings)
     planned = plan([checkout], runtimes, transports, world_sizes, catalogue().select(cases), modes)

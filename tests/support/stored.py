@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from service.db import FILE, Database, open_database
 from service.evidence import Blob, Evidence, RankOutcome, TensorEvidence
 from service.judge import Judgement
 from service.matrix import Plan, plan
+from service.policy import Policy
 from service.store import Claim, ClaimedJob, SubmissionView
 from service.subjects import Checkout
 from service.verdicts import Verdict
@@ -142,6 +144,14 @@ class World:
                     cells.append(spec.cell)
                 self.finish(job, seconds)
         return cells
+
+    def judge(self, policy: Policy, verdict: Verdict, seconds: float = 0.0) -> list[int]:
+        """Judge everything that has an answer again, as if ``policy`` said ``verdict`` of all of it."""
+        with self.db.session() as session:
+            store.keep_policy(session, policy, at(seconds))
+            said = dataclasses.replace(judgement(verdict), policy_version=policy.version)
+            answers = store.answers(session, limit=10**6)
+            return store.append_judgements(session, [(a.result, said, "") for a in answers], at(seconds))
 
     def rows(self, submission: int) -> list[store.CellRow]:
         with self.db.read() as session:

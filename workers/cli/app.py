@@ -32,6 +32,14 @@ KEEP_HELP = (
     "no: take the runtimes one after the other, and remove each that this run had to build when its jobs are done, so "
     "that the disk holds one of them at a time; those that were there before stay. Also with --resume."
 )
+SELFTEST = "With --selftest"
+SELFTEST_HELP = (
+    "Run every control instead, over several sets of values, and show which mutants are caught and which right "
+    "implementations raise a false alarm."
+)
+COVERAGE_HELP = (
+    "List instead what of this subject holds a collective and has a derivative or is public, and which probes reach it."
+)
 Globs = Annotated[list[str] | None, typer.Option("--case", metavar="GLOB", help=CASE_HELP)]
 AllRows = Annotated[bool, typer.Option("--all-rows", help="Show every row, also those that agree everywhere.")]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the cells as JSON; - is stdout.")]
@@ -181,12 +189,100 @@ def diff(
 @app.command()
 def cases(
     globs: Annotated[list[str] | None, typer.Argument(metavar="GLOB...", help=CASE_HELP)] = None,
-    json: Annotated[bool, typer.Option("--json", help="As JSON, with everything that a case is.")] = False,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
+    ] = None,
+    selftest: Annotated[bool, typer.Option("--selftest", help=SELFTEST_HELP)] = False,
+    torch: Annotated[
+        str | None,
+        typer.Option(
+            "--torch", metavar="V", help="On which torch. Default: the newest that is built.", rich_help_panel=SELFTEST
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", metavar="N", help="How many sets of values. Default: 3.", rich_help_panel=SELFTEST),
+    ] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option("--family", metavar="F", help="Only this family's; repeatable.", rich_help_panel=SELFTEST),
+    ] = None,
+    world_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--world-size", metavar="N", help="Ranks; repeatable. Default: 2 and 4.", rich_help_panel=SELFTEST
+        ),
+    ] = None,
+    markdown: Annotated[
+        str | None,
+        typer.Option(
+            "--markdown", metavar="FILE", help="Write the table as a page; - is stdout.", rich_help_panel=SELFTEST
+        ),
+    ] = None,
+    coverage: Annotated[str | None, typer.Option("--coverage", metavar="SUBJECT", help=COVERAGE_HELP)] = None,
 ) -> None:
-    """List the cases: what each exercises, in which modes and world sizes."""
+    """List the cases: what each exercises, in which modes and world sizes.
+
+    Exit status with --selftest: 0 every mutant caught and no false alarm; 1 otherwise; 2 misused or not run to its end.
+    """
     from workers.cli import cases as command
 
-    raise typer.Exit(command.cases(tuple(globs or ()), as_json=json))
+    tested = {
+        "--torch": torch,
+        "--seeds": seeds,
+        "--family": family,
+        "--world-size": world_size,
+        "--markdown": markdown,
+    }
+    command.check_options(globs=globs, selftest=selftest, coverage=coverage, tested=tested)
+    if selftest:
+        from workers.cli import selftest as test
+
+        asked = test.Asked(
+            torch=torch,
+            seeds=test.DEFAULT_SEEDS if seeds is None else seeds,
+            families=tuple(family or ()),
+            world_sizes=tuple(world_size or ()),
+            json=json,
+            markdown=markdown,
+        )
+        raise typer.Exit(test.selftest(asked))
+    if coverage is not None:
+        from workers.cli import coverage as covered
+
+        raise typer.Exit(covered.coverage(coverage, json=json))
+    raise typer.Exit(command.cases(tuple(globs or ()), json_file=json))
+
+
+@app.command()
+def repro(
+    words: Annotated[list[str], typer.Argument(metavar="CELL", help="A cell: 17, or words that fit one cell.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where to; - is stdout.")] = "-",
+) -> None:
+    """Write one cell as a Python file that needs torch and the subject alone, and prints the same numbers."""
+    from workers.cli import repro as command
+
+    raise typer.Exit(command.write(" ".join(words), output))
+
+
+@app.command()
+def judge(
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="FILE", help="The policy, of the form of service/policies/v1.toml.")
+    ],
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Make the new judgements the current answers; the old ones are kept.")
+    ] = False,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - is stdout.")] = None,
+    all_rows: Annotated[bool, typer.Option("--all-rows", help="List every cell that changes.")] = False,
+) -> None:
+    """Judge everything stored again, from its evidence, under another policy; without --apply only show what changes.
+
+    Exit status: 0 nothing would change; 1 something would; 2 misused.
+    """
+    from workers.cli import judge as command
+
+    raise typer.Exit(command.judge(policy, apply=apply, target=json, all_rows=all_rows))
 
 
 @app.command()

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
 from jobs.contract import SUITES, WORLD_SIZES, CaseInfo, ControlInfo
 from service.cases import SCHEMA, catalogue
-from workers.cli.console import OK, console, show
+from service.errors import UsageError
+from workers.cli.console import OK, check_writable, console, show, write_text
 from workers.cli.words import inert, plural
 
 
-def cases(globs: Sequence[str], *, as_json: bool) -> int:
+def check_options(
+    *, globs: Sequence[str] | None, selftest: bool, coverage: str | None, tested: Mapping[str, object]
+) -> None:
+    """Refuse what does not go together, rather than leave some of it unheard. Raises UsageError."""
+    if selftest and coverage is not None:
+        raise UsageError("--selftest and --coverage are two questions: ask one at a time")
+    if globs and (selftest or coverage is not None):
+        raise UsageError(f"a GLOB lists cases, and does not go with {'--selftest' if selftest else '--coverage'}")
+    given = [name for name, value in tested.items() if value is not None]
+    if given and not selftest:
+        raise UsageError(f"{', '.join(given)} belongs to --selftest")
+
+
+def cases(globs: Sequence[str], *, json_file: str | None = None) -> int:
     """List the cases that fit any glob, or all of them with the controls."""
+    check_writable(json_file)
     known = catalogue()
     chosen = known.select(globs, suite=SUITES[-1])
     families = {case.family for case in chosen}
     controls = [control for control in known.controls if control.family in families]
     out = console()
-    if as_json:
+    if json_file is not None:
         data = {
             "schema": SCHEMA,
             "cases": [case.to_json() for case in chosen],
             "controls": [control.to_json() for control in controls],
         }
-        out.print(json.dumps(data, indent=1), soft_wrap=True)
+        write_text(json_file, json.dumps(data, indent=1) + "\n")
         return OK
     for case in chosen:
         show(out, case_lines(case))

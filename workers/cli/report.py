@@ -3,6 +3,7 @@
 The list is stable in what it promises: the fields of a row, per tensor the evidence, under the names that
 ``service.evidence`` gives them, and what the store knows of the same row on other torch versions: ``edges``, a list of
 ``service.edges.Edge``, and ``imports``, a ``service.imports.Need`` where the checkout could not be imported, else null.
+``diagnosis`` is a ``service.diagnosis.Diagnosis`` where the cell fails, else null.
 Numbers that JSON cannot hold become null.
 """
 
@@ -19,6 +20,7 @@ from service.imports import import_columns, need
 from service.verdicts import Verdict
 
 if TYPE_CHECKING:
+    from service.diagnosis import Diagnosis
     from service.store.views import CellRow
 
 
@@ -26,6 +28,7 @@ def cells_json(
     rows: Sequence[CellRow],
     evidence: Mapping[str, Mapping[str, Any]],
     known: Known = Known(),  # noqa: B008 - frozen
+    diagnoses: Mapping[int, Diagnosis] = {},
 ) -> str:
     """The list of cells; ``evidence`` holds the documents by digest, ``known`` what there is beside ``rows``."""
     edges = {key: [dataclasses.asdict(edge) for edge in found] for key, found in edges_by_row(rows, known).items()}
@@ -37,6 +40,7 @@ def cells_json(
             {
                 **dataclasses.asdict(row),
                 "edges": edges[row_key(row)],
+                "diagnosis": dataclasses.asdict(diagnoses[row.cell]) if row.cell in diagnoses else None,
                 "imports": imports.get((row.checkout, row.signature)) if row.verdict == Verdict.UNIMPORTABLE else None,
                 "tensors": document.get("tensors", []),
                 "ranks": document.get("ranks", []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from service.errors import UsageError
 from service.evidence import Evidence
 from workers.cli.console import OK, console
 from workers.cli.console import show as show_lines
+from workers.cli.diagnosed import diagnoses, diagnosis_lines
 from workers.cli.evidence import evidence_lines
 from workers.cli.named import one_cell
 from workers.cli.stored import beside, check_targets, hello, is_submission, named_submission, print_submission
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from service.config import Settings
+    from service.diagnosis import Diagnosis
     from service.edges import Known
-    from service.store.views import AttemptView, BlobView, CellDetail, CellRow, SubmissionView
+    from service.store.views import AttemptView, BlobView, CellDetail, CellRow, JudgementView, SubmissionView
 
 TEXT_KINDS = ("stacks", "log")
 NEWEST = 20
@@ -73,16 +76,24 @@ def _show_cell(session: Session, settings: Settings, text: str) -> int:
     detail = one_cell(session, text)
     known = beside(session, settings, [detail.row], cell=detail.row.cell)
     stacks = [(blob, _text(session, blob)) for blob in detail.blobs if blob.kind == "stacks"]
+    documents = {detail.row.evidence_digest or "": detail.evidence}
+    found = diagnoses(session, [detail.row], documents, known, cell=detail.row.cell)
     out = console()
-    show_lines(out, cell_lines(detail, known, stacks, out.width))
+    show_lines(out, cell_lines(detail, known, stacks, out.width, found.get(detail.row.cell)))
     return OK
 
 
-def cell_lines(detail: CellDetail, known: Known, stacks: list[tuple[BlobView, str]], width: int) -> list[Text]:
-    """Everything about one cell, in lines: the verdict first, then the same row on other torch versions (from
-    ``known``), then what the verdict rests on, then where it comes from.
+def cell_lines(
+    detail: CellDetail,
+    known: Known,
+    stacks: list[tuple[BlobView, str]],
+    width: int,
+    diagnosis: Diagnosis | None = None,
+) -> list[Text]:
+    """Everything about one cell, in lines: the verdict first and what is wrong, then the same row on other torch
+    versions (from ``known``), then what the verdict rests on, then where it comes from.
     """
-    parts = [list(_verdict(detail)), version_lines(detail.row, known)]
+    parts = [list(_verdict(detail)), diagnosis_lines(diagnosis, width), version_lines(detail.row, known)]
     if detail.evidence:
         parts.append(evidence_lines(Evidence.from_json(detail.evidence), width))
     parts.append([line for blob, text in stacks for line in _stack_lines(blob, text)])
@@ -193,6 +204,19 @@ def _kept(detail: CellDetail) -> Iterator[Text]:
         policy = f", judged by policy {inert(row.policy_version or '?')}"
         took = "" if row.seconds is None else f", measured in {human_seconds(row.seconds)}"
         yield Text(f"evidence {inert(row.evidence_digest[:16])}{policy}{took}", style="dim")
+    if len(detail.judgements) > 1:
+        yield Text("judged", style="bold")
+        for one in detail.judgements:
+            yield _judgement_line(row, one)
+
+
+def _judgement_line(row: CellRow, one: JudgementView) -> Text:
+    """One judgement of the answer: when, by which policy, and what it was."""
+    names = ("verdict", "forward_ok", "signature", "detail", "error", "alpha", "nonzero_got", "nonzero_expected")
+    said = dataclasses.replace(row, **{name: getattr(one, name) for name in names})
+    when = f"{one.judged_at.astimezone():%Y-%m-%d %H:%M:%S}"
+    line = Text.assemble(inert(f"  {when}, policy {one.policy_version}: "), cell_text(said))
+    return line.append(" (now)", style="bold") if one.current else line.append(inert(f": {one.detail}"), style="dim")
 
 
 def logs(text: str) -> int:

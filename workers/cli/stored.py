@@ -10,6 +10,7 @@ from service import catalog, store
 from service.edges import Known
 from service.errors import UsageError
 from workers.cli.console import check_writable, console, show, write_text
+from workers.cli.diagnosed import diagnoses
 from workers.cli.junit import junit
 from workers.cli.report import cells_json
 from workers.cli.summary import Heading, exit_status, submission_lines
@@ -80,11 +81,12 @@ def print_submission(
         facts = runtime_facts(session, rows)
         known = beside(session, settings, rows, submission=submission)
         documents = evidence_of(session, rows) if json else {}
+        found = diagnoses(session, rows, documents, known, submission=submission) if json else {}
     heading = Heading(submission, str(settings.home), facts, seconds, executed)
     out = console(stderr="-" in (json, junit_file))
     show(out, submission_lines(heading, rows, sentences(rows, known), out.width, all_rows=all_rows))
     if json:
-        write_text(json, cells_json(rows, documents, known))
+        write_text(json, cells_json(rows, documents, known, found))
     if junit_file:
         write_text(junit_file, junit(rows))
     return exit_status(rows)

@@ -127,6 +127,8 @@ def finding_lines(findings: Sequence[Finding], width: int) -> list[Text]:
         lines += [Text(line) for line in sentence(inert(finding.text), width)]
         if finding.why:
             lines.append(Text(f"  {inert(finding.why, limit=max(width, 20) - 2)}", style="dim"))
+        if finding.means:
+            lines += [Text(line, style="dim") for line in sentence(inert(f"training: {finding.means}"), width, "  ")]
         of = "" if finding.cells == 1 else f", one of {finding.cells} such cells"
         lines.append(Text.assemble("  in full: ", (f"gradmatrix show {finding.cell}", "bold"), (of, "dim")))
     return lines

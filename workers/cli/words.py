@@ -87,6 +87,11 @@ def _size(row: CellRow) -> str:
     return "exact" if row.error == 0 else number(row.error)
 
 
+def _wrong_by(row: CellRow) -> str:
+    """The error of what is wrong; what is wrong without one (NaN, absent) has no number."""
+    return _size(row) if row.error else ""
+
+
 def _nonzero(row: CellRow) -> str:
     if row.nonzero_got is None or row.nonzero_expected is None:
         return ""
@@ -108,8 +113,8 @@ NUMBERS: dict[Verdict, Callable[[CellRow], str]] = {
     Verdict.ZERO_GRADIENT: _nonzero,
     Verdict.PARTIAL_ZERO: _nonzero,
     Verdict.SCALED: _scale,
-    Verdict.MISMATCH: _size,
-    Verdict.FORWARD_MISMATCH: _size,
+    Verdict.MISMATCH: _wrong_by,
+    Verdict.FORWARD_MISMATCH: _wrong_by,
     Verdict.RAISED: _error_name,
     Verdict.PARTIAL_RAISE: _error_name,
 }

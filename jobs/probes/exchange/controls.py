@@ -1,7 +1,8 @@
 """The controls of family ``exchange`` as data: implementations of ours whose verdict is known beforehand.
 
 References must agree, mutants must be caught, each on the inputs and the oracle of one case. If one misbehaves, the
-family's cells say nothing about the subject. The implementations are in ``mutants``; nothing here imports torch.
+family's cells say nothing about the subject. Few stand beside every run; the others, every mutant in every type, are
+for the self-test. The implementations are in ``mutants``; nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jobs.contract import DTYPES, ControlInfo
+from jobs.contract import DTYPES, SUITES, ControlInfo
 from jobs.probes.exchange.cases import FAMILY, catalogue, id_of
 from jobs.probes.exchange.shapes import Exchange
 
@@ -43,15 +44,37 @@ MUTANTS: dict[str, Wrong] = {
     "cotangent_mutated": Wrong(("mutated",), "the incoming gradient is changed in place"),
 }
 
+ON_SQUARES = ("zeroed", "block_zeroed", "times_ranks", "swapped", "wrong_shape", "detached", "input_mutated")
+"""Mutants of dim0 that stand on the loss Σy², and not on a random incoming gradient."""
+
 Values = dict[str, Any]
+BSHD: Values = {"layout": "bshd", "heads": "squared"}
+SBHD: Values = {"layout": "sbhd", "heads": "squared"}
+TO_HEADS: Values = {"scatter": "heads"}
+TO_SEQUENCE: Values = {"scatter": "sequence"}
 WEIGHTED: Values = {"loss": "weighted"}
-TO_HEADS: Values = {"layout": "bshd", "scatter": "heads", "heads": "squared", "batch": 2}
-TO_HEADS_STRIDED: Values = {**TO_HEADS, **WEIGHTED, "cotangent": "transposed"}
 TO_SEQUENCE_UNEVEN: Values = {"layout": "sbhd", "scatter": "sequence", "heads": "uneven", "batch": 3}
 TO_HEADS_PLAIN: Values = {"layout": "bshd", "scatter": "heads", "heads": "double"}
-IN_EVERY_TYPE = ("zeroed", "block_zeroed", "times_ranks", "swapped")
-"""Mutants that are tried in each of the four types, as the reference is."""
+RANDOM: dict[str, Values] = {
+    "float64": {**WEIGHTED, "dtype": "float64", "cotangent": "transposed"},
+    "float32": WEIGHTED,
+    "float16": {"loss": "accumulate", "dtype": "float16", "sp": 2, "input": "transposed"},
+    "bfloat16": {**WEIGHTED, "dtype": "bfloat16", "input": "transposed"},
+}
+"""Per type, a dim-0 case whose incoming gradient is random: beside Σy² a stale x would pass for a factor of 2x."""
+STRIDED: dict[str, Values] = {
+    "float64": {**SBHD, **TO_HEADS, "batch": 2, "dtype": "float64", "input": "transposed"},
+    "float32": {**BSHD, **TO_HEADS, "batch": 2, **WEIGHTED, "cotangent": "transposed"},
+    "float16": {**BSHD, **TO_SEQUENCE, "batch": 3, "loss": "scaled", "dtype": "float16"},
+    "bfloat16": {**BSHD, **TO_SEQUENCE, "input": "offset", "dtype": "bfloat16"},
+}
+"""Per type, a case between sequence and heads; both layouts and both directions."""
 OF_SEQ_HEAD = ("block_zeroed", "over_ranks", "swapped", "part_dropped", "not_sent_back", "forward_permuted")
+BESIDE_EVERY_RUN = {
+    "dim0": ("zeroed", "block_zeroed", "times_ranks", "swapped", "rank_dropped", "stale", "detached", "input_mutated"),
+    "seq_head": ("part_dropped", "not_sent_back", "forward_permuted"),
+}
+"""Per probe, the mutants that every run has to catch, in float32; those of seq_head are what it has besides."""
 FLOATS = tuple(name for name in DTYPES if "float" in name)
 IN_ID = ("dtype", "layout", "scatter", "sp")
 EAGER, TRACED = ("eager",), ("aot_eager", "inductor")
@@ -59,19 +82,28 @@ EAGER, TRACED = ("eager",), ("aot_eager", "inductor")
 
 def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...]]]:
     """Probe, implementation, the parameters of the case that it stands on, modes."""
-    for dtype in FLOATS:
-        for name in ("reference", *IN_EVERY_TYPE):
-            yield "dim0", name, {"dtype": dtype}, EAGER
     yield "dim0", "reference", {"sp": 2}, EAGER
     yield "dim0", "traced_reference", {}, TRACED
-    for name in MUTANTS:
-        if name not in IN_EVERY_TYPE:
-            # Most take a random incoming gradient: beside Σy², whose gradient is 2x, a stale x would pass for a factor.
-            yield "dim0", name, {} if name == "wrong_shape" else WEIGHTED, EAGER
     yield "seq_head", "reference", TO_SEQUENCE_UNEVEN, EAGER
     yield "seq_head", "traced_reference", TO_HEADS_PLAIN, TRACED
-    for name in ("reference", *OF_SEQ_HEAD):
-        yield "seq_head", name, TO_HEADS_STRIDED, EAGER
+    for dtype in FLOATS:
+        yield "dim0", "reference", {"dtype": dtype}, EAGER
+        yield "seq_head", "reference", STRIDED[dtype], EAGER
+        for name in MUTANTS:
+            yield "dim0", name, {"dtype": dtype} if name in ON_SQUARES else RANDOM[dtype], EAGER
+        for name in OF_SEQ_HEAD:
+            # Only where the incoming gradient does not come from the output does a wrong one leave the gradient right.
+            if name != "forward_permuted" or dtype == "float32":
+                yield "seq_head", name, STRIDED[dtype], EAGER
+
+
+def _suite(probe: str, name: str, values: Values) -> str:
+    """Every right implementation in float32, and dim0's in every type, stands beside every run."""
+    if name not in MUTANTS:
+        beside = probe == "dim0" or values.get("dtype", "float32") == "float32"
+    else:
+        beside = values.get("dtype", "float32") == "float32" and name in BESIDE_EVERY_RUN[probe]
+    return SUITES[0] if beside else SUITES[-1]
 
 
 @lru_cache
@@ -93,6 +125,7 @@ def controls() -> tuple[ControlInfo, ...]:
                 modes=modes,
                 expected=wrong.expected if wrong else AGREE,
                 summary=wrong.summary if wrong else "an implementation of ours that is right",
+                suite=_suite(probe, name, values),
             )
         )
     return tuple(made)

@@ -1,20 +1,22 @@
 """The controls of family ``torch-itself`` as data: implementations of ours whose verdict is known beforehand.
 
 References must agree, mutants must be caught, each on the inputs and the oracle of one case. If one misbehaves, the
-family's cells say nothing about torch. The implementations are in ``mutants``; nothing here imports torch.
+family's cells say nothing about torch. Few stand beside every run; the others, every mutant in both types that the
+family has, are for the self-test. The implementations are in ``mutants``; nothing here imports torch.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from jobs.contract import ControlInfo
+from jobs.contract import SUITES, ControlInfo
 from jobs.probes.torch_itself.cases import (
     AUTOGRAD,
     BUFFER,
     EAGER,
     FAMILY,
     FUNCTIONAL,
+    INSIDE,
     NN,
     STRIDED_GRADIENT,
     SUBGROUP,
@@ -51,38 +53,75 @@ TRACED = ("aot_eager", "inductor")
 DIM0: Values = {"api": BUFFER}
 UNEVEN: Values = {"api": AUTOGRAD, **WEIGHTED, "splits": "uneven"}
 UNEVEN_LOSS: Values = {"recipe": "all_reduce", "tokens": "uneven", "dtype": "float32"}
+WIDE: Values = {**STRIDED_GRADIENT, "dtype": "float64"}
 EMPTY_LOSS: Values = {"recipe": "all_gather", "tokens": "one_empty", "dtype": "float32", **WEIGHTED}
 
-ROWS: tuple[tuple[str, Values, tuple[str, ...], tuple[str, ...]], ...] = (
+IN_ID = ("api", "recipe", "dtype", "sp")
+Rows = tuple[tuple[str, Values, tuple[str, ...], tuple[str, ...]], ...]
+"""Probe, the parameters of the case that they stand on, modes, implementations."""
+
+BESIDE_EVERY_RUN: Rows = (
     ("dim0", DIM0, TRACED, ("traced_reference",)),
-    ("dim0", {**DIM0, **STRIDED_GRADIENT}, EAGER, ("reference", "zeroed", "swapped", "cotangent_mutated")),
+    ("dim0", {**DIM0, **STRIDED_GRADIENT}, EAGER, ("reference", "zeroed", "swapped")),
     ("all_to_all", UNEVEN, EAGER, ("reference",)),
     ("all_reduce", DIM0, ("aot_eager",), ("traced_reference",)),
     (
         "all_reduce",
         {"api": FUNCTIONAL, **STRIDED_GRADIENT, "input": "offset"},
         EAGER,
+        ("reference", "own_alone", "times_ranks", "detached"),
+    ),
+    ("all_gather", {"api": NN, **STRIDED_GRADIENT}, EAGER, ("reference", "last_left_out", "stale")),
+    ("all_gather", {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP}, EAGER, ("reference",)),
+    ("reduce_scatter", {"api": NN, **WIDE}, EAGER, ("reference", "last_part_zeroed")),
+    ("broadcast", {"api": NN, **WIDE}, EAGER, ("reference", "on_every_rank")),
+    (AGGREGATION, EMPTY_LOSS, EAGER, ("reference",)),
+    (AGGREGATION, UNEVEN_LOSS, EAGER, ("own_loss_alone", "mean_of_means")),
+)
+IN_A_SELF_TEST: Rows = (
+    ("dim0", {**DIM0, **STRIDED_GRADIENT}, EAGER, ("cotangent_mutated",)),
+    ("dim0", {"api": INSIDE, **WIDE}, EAGER, ("reference", "zeroed", "swapped", "cotangent_mutated")),
+    ("all_to_all", {**UNEVEN, **SUBGROUP}, EAGER, ("reference",)),
+    ("all_reduce", {"api": FUNCTIONAL, **STRIDED_GRADIENT, "input": "offset"}, EAGER, ("averaged",)),
+    (
+        "all_reduce",
+        {"api": NN, **WIDE},
+        EAGER,
         ("reference", "own_alone", "times_ranks", "detached", "averaged"),
     ),
+    ("all_gather", {"api": NN, **STRIDED_GRADIENT}, EAGER, ("over_ranks", "not_a_number")),
+    ("all_gather", {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP}, EAGER, ("own_alone",)),
     (
         "all_gather",
-        {"api": NN, **STRIDED_GRADIENT},
+        {"api": NN, **WEIGHTED, "input": "expanded", "dtype": "float64"},
         EAGER,
         ("reference", "last_left_out", "stale", "over_ranks", "not_a_number"),
     ),
-    ("all_gather", {"api": AUTOGRAD, **WEIGHTED, **SUBGROUP}, EAGER, ("reference", "own_alone")),
+    ("all_gather", {"api": FUNCTIONAL, **WEIGHTED, **SUBGROUP, "dtype": "float64"}, EAGER, ("reference", "own_alone")),
+    ("reduce_scatter", {"api": NN, **WIDE}, EAGER, ("input_mutated",)),
     (
         "reduce_scatter",
-        {"api": NN, **STRIDED_GRADIENT, "dtype": "float64"},
+        {"api": AUTOGRAD, **STRIDED_GRADIENT, "input": "transposed"},
         EAGER,
         ("reference", "last_part_zeroed", "input_mutated"),
     ),
     ("broadcast", {"api": NN}, EAGER, ("wrong_shape",)),
-    ("broadcast", {"api": NN, **STRIDED_GRADIENT, "dtype": "float64"}, EAGER, ("reference", "on_every_rank")),
-    (AGGREGATION, EMPTY_LOSS, EAGER, ("reference",)),
-    (AGGREGATION, UNEVEN_LOSS, EAGER, ("own_loss_alone", "mean_of_means")),
+    ("broadcast", {"api": NN, **WEIGHTED, **SUBGROUP}, EAGER, ("reference", "on_every_rank")),
+    (AGGREGATION, {**EMPTY_LOSS, "recipe": "all_reduce"}, EAGER, ("reference",)),
+    (
+        AGGREGATION,
+        {"recipe": "all_reduce", "tokens": "one_empty", "dtype": "float64"},
+        EAGER,
+        ("reference", "own_loss_alone"),
+    ),
+    (
+        AGGREGATION,
+        # With tokens on one of two ranks alone, a mean of means is the mean.
+        {"recipe": "all_reduce", "tokens": "uneven", "dtype": "float64", **WEIGHTED, **SUBGROUP},
+        EAGER,
+        ("reference", "mean_of_means"),
+    ),
 )
-"""Probe, the parameters of the case that they stand on, modes, implementations."""
 
 
 @lru_cache
@@ -90,14 +129,16 @@ def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
     known = {case.id for case in catalogue()}
     made = []
-    for probe, values, modes, names in ROWS:
-        case = id_of(probe, values)
-        if case not in known:
-            raise ValueError(f"controls of {probe} stand on a case that does not exist: {case}")
-        for name in names:
-            expected, summary = MUTANTS.get(name, (AGREE, "an implementation of ours that is right"))
-            suffix = f"[sp={values['sp']}]" if "sp" in values else ""
-            made.append(ControlInfo(f"{FAMILY}/{probe}.{name}{suffix}", FAMILY, case, modes, tuple(expected), summary))
+    for suite, rows in zip(SUITES, (BESIDE_EVERY_RUN, IN_A_SELF_TEST), strict=True):
+        for probe, values, modes, names in rows:
+            case = id_of(probe, values)
+            if case not in known:
+                raise ValueError(f"controls of {probe} stand on a case that does not exist: {case}")
+            suffix = ",".join(f"{key}={values[key]}" for key in IN_ID if key in values)
+            for name in names:
+                expected, summary = MUTANTS.get(name, (AGREE, "an implementation of ours that is right"))
+                ident = f"{FAMILY}/{probe}.{name}" + (f"[{suffix}]" if suffix else "")
+                made.append(ControlInfo(ident, FAMILY, case, modes, tuple(expected), summary, suite))
     return tuple(made)
 
 

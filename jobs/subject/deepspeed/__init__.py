@@ -6,11 +6,17 @@ One module per family: what of DeepSpeed the family's probes call, and in which 
 
 from __future__ import annotations
 
+from jobs.subject.deepspeed.attention import DistributedAttentions
+from jobs.subject.deepspeed.autosp import AutoSequenceParallel
 from jobs.subject.deepspeed.core import LAYER, SHARD, Core, SequenceUnit, quiet
+from jobs.subject.deepspeed.engine import Engines
 from jobs.subject.deepspeed.exchange import Exchanges
+from jobs.subject.deepspeed.loss import Losses
+from jobs.subject.deepspeed.tiled import Tiles
+from jobs.subject.deepspeed.ulysses import WrappedAttentions
 
 __all__ = ["LAYER", "SHARD", "Core", "DeepSpeed", "SequenceUnit", "quiet"]
 
 
-class DeepSpeed(Exchanges):
+class DeepSpeed(Exchanges, DistributedAttentions, WrappedAttentions, Tiles, Losses, Engines, AutoSequenceParallel):
     """The adapter."""

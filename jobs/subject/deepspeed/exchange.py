@@ -49,6 +49,10 @@ class Exchanges(Core):
 class GatherIndex:
     """Up to 0.14.4: the layout is known from the dimension to gather alone."""
 
+    single: tuple[str, ...] = ("scatter_idx", "gather_idx", "group")
+    function: tuple[str, ...] = ("scatter_idx", "gather_idx")
+    """What single_all_to_all takes behind the tensor, and _SeqAllToAll.forward behind context, group and tensor."""
+
     def __init__(self, layer: Any, ctx: RankContext, layout: str, scatter: str, heads: int) -> None:
         self.layer, self.group, self.heads = layer, ctx.group, heads
         self.uneven, self.scatter = heads % ctx.sp_size != 0, scatter
@@ -81,6 +85,9 @@ class GatherIndex:
 
 class BatchDim(GatherIndex):
     """0.14.5 to 0.15.3: calls name the batch dimension, and can be asynchronous."""
+
+    single = (*GatherIndex.function, "batch_dim_idx", "group", "async_op", "handle", "type")
+    function = (*GatherIndex.function, "batch_dim_idx", "stream", "handle", "type", "is_fwd")
 
     def arguments(self, layout: str, scatter: str) -> tuple[int, ...]:
         """With the batch dimension."""
@@ -136,6 +143,8 @@ class ProcessHeads(BatchDim):
 class KeywordHeads(BatchDim):
     """0.19.7 on: calls name the number of key/value heads, as DistributedAttention does on every call."""
 
+    single, function = (*BatchDim.single, "num_kv_heads"), (*BatchDim.function, "num_kv_heads")
+
     def check(self) -> None:
         """Nothing is missing."""
 
@@ -156,13 +165,28 @@ class KeywordHeads(BatchDim):
 
 
 def _generation(layer: Any) -> type[GatherIndex]:
-    """The shape of the sequence layer's API."""
+    """The shape of the sequence layer's API. Raises Unsupported for one that is none of those known."""
     for name in ("single_all_to_all", "_SeqAllToAll"):
         if not hasattr(layer, name):
             raise Unsupported(f"{LAYER} has no {name}")
     parameters = inspect.signature(layer.single_all_to_all).parameters
+    found: type[GatherIndex] = BatchDim if "batch_dim_idx" in parameters else GatherIndex
     if "num_kv_heads" in parameters:
-        return KeywordHeads
-    if hasattr(layer, "uneven_heads_all2all"):
-        return ProcessHeads
-    return BatchDim if "batch_dim_idx" in parameters else GatherIndex
+        found = KeywordHeads
+    elif hasattr(layer, "uneven_heads_all2all"):
+        found = ProcessHeads
+    _check_signature("single_all_to_all", layer.single_all_to_all, 1, found.single)
+    _check_signature("_SeqAllToAll.forward", layer._SeqAllToAll.forward, 3, found.function)
+    return found
+
+
+def _check_signature(name: str, function: Any, ahead: int, known: tuple[str, ...]) -> None:
+    """Raise Unsupported, naming the signature, unless behind the first ``ahead`` it takes what is known.
+
+    Calls are made by position. What comes after that may be new, where it need not be given.
+    """
+    signature = inspect.signature(function)
+    taken = list(signature.parameters.values())[ahead:]
+    more = [one for one in taken[len(known) :] if one.default is one.empty]
+    if tuple(one.name for one in taken[: len(known)]) != known or more:
+        raise Unsupported(f"{LAYER}.{name}{signature} is of no known signature; known is (…, {', '.join(known)})")

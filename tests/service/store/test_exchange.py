@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -11,12 +12,16 @@ from typing import Any
 
 import pytest
 
+from jobs.contract import ControlInfo
 from service import store
 from service.models import Submission
+from service.policy import load_policy
 from service.verdicts import Verdict
-from tests.support.stored import World, at, blob, checkout, evidence, judgement, open_world
+from tests.support.stored import World, at, blob, case, checkout, evidence, judgement, open_world
 
 Record = dict[str, Any]
+CONTROL = ControlInfo("exchange/zero", "exchange", case("a").id, ("eager",), ("zero_gradient",))
+POLICY_2 = dataclasses.replace(load_policy(), version="2")
 
 
 @pytest.fixture
@@ -28,6 +33,7 @@ def filled(world: World) -> World:
             told: dict[str, Any] = {"job": job.job, "fence": job.fence, "attempt": job.attempt}
             with world.db.session() as session:
                 store.record_attempt_facts(session, **told, facts={"torch": "2.11.0"}, blobs=[blob("hello")])
+                store.record_control_set(session, **told, controls=[(CONTROL, case("a"))])
                 store.record_control(
                     session,
                     **told,
@@ -41,8 +47,10 @@ def filled(world: World) -> World:
                 )
             for number, spec in enumerate(job.cells):
                 kept = [blob("stack", "stacks", 1), blob("x" * 5000)]
-                world.answer(job, spec.cell, Verdict.MISMATCH, evidence=evidence(number), blobs=kept)
+                passes = {"first": evidence(number + 20), "alone": evidence(number)}
+                world.answer(job, spec.cell, Verdict.MISMATCH, evidence=evidence(number), blobs=kept, **passes)
             world.finish(job)
+    world.judge(POLICY_2, Verdict.SCALED, seconds=3)
     world.submit(["b", "c"])
     world.run(Verdict.INFRA)
     world.submit(["b", "c"], rerun=True)

@@ -17,7 +17,7 @@ def test_cases_are_listed_with_modes_worlds_version_and_summary(gradmatrix: Grad
 
 
 def test_the_json_is_what_jobs_says(gradmatrix: Gradmatrix) -> None:
-    status, out, _ = gradmatrix("cases", "--json")
+    status, out, _ = gradmatrix("cases", "--json", "-")
     data = json.loads(out)
     assert status == 0
     cases = [CaseInfo.from_json(item) for item in data["cases"]]

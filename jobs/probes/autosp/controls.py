@@ -1,0 +1,105 @@
+"""The controls of family ``autosp`` as data: operators of ours whose verdict is known beforehand.
+
+They stand on the exchange and the gathering, in each of the four types; of the compiler pass there is no second
+implementation, and its cases are judged by the oracle alone. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from jobs.contract import ControlInfo
+from jobs.probes.autosp.cases import FAMILY, TO_HEADS, TO_SEQUENCE, WEIGHTED, catalogue, id_of
+from jobs.probes.autosp.shapes import KINDS
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One mutant: the verdicts that are right for it, what it does, and whether it stands beside every run."""
+
+    expected: tuple[str, ...]
+    summary: str
+    everywhere: bool = False
+
+
+AGREE = ("agree",)
+MUTANTS: dict[str, Wrong] = {
+    "zeroed": Wrong(("zero_gradient",), "the gradient is zero", everywhere=True),
+    "block_zeroed": Wrong(
+        ("partial_zero",), "one token or head of the gradient is zero on every rank", everywhere=True
+    ),
+    "times_ranks": Wrong(("scaled",), "the gradient is multiplied by the number of ranks"),
+    "over_ranks": Wrong(("scaled",), "the gradient is divided by the number of ranks", everywhere=True),
+    "swapped": Wrong(("permuted",), "heads and tokens of the gradient are swapped", everywhere=True),
+    "rank_dropped": Wrong(("zero_gradient", "partial_zero"), "the last rank's gradient is zero", everywhere=True),
+    "not_sent_back": Wrong(("permuted",), "the backward keeps what it was given instead of exchanging it"),
+    "stale": Wrong(("mismatch",), "the gradient is what the receive buffer held before"),
+    "detached": Wrong(("no_gradient",), "the output is detached from the input"),
+    "own_part": Wrong(("mismatch",), "the gradient of a gathered part is its own rank's alone", everywhere=True),
+}
+OF_GATHER = ("zeroed", "times_ranks", "own_part")
+
+Values = dict[str, Any]
+EXCHANGES: dict[str, Values] = {
+    "float32": {**TO_HEADS, **WEIGHTED},
+    "float64": {**TO_HEADS, "input": "transposed", "loss": "shared", "dtype": "float64"},
+    "bfloat16": {**TO_SEQUENCE, "wrap": "layer", **WEIGHTED, "dtype": "bfloat16"},
+    "float16": {**TO_SEQUENCE, "input": "offset", "loss": "scaled", "dtype": "float16"},
+}
+"""Per type, the case that a mutant of the exchange stands on."""
+GATHERS: dict[str, Values] = {
+    "float32": {"dim": 1, **WEIGHTED},
+    "bfloat16": {"dim": 2, "loss": "accumulate", "dtype": "bfloat16", "batch": 1},
+}
+EAGER = ("eager",)
+BY_INPUT = ("stale",)
+"""Beside Σy² these would pass for a factor."""
+
+
+def _rows() -> Iterator[tuple[str, str, str, Values, tuple[str, ...], str]]:
+    """Probe, implementation, its mark in the id, the parameters of its case, modes, suite."""
+    yield "all_to_all", "traced_reference", "", EXCHANGES["float32"], ("aot_eager",), "default"
+    layer = {**TO_HEADS, "heads": "squared", "wrap": "layer"}
+    yield "all_to_all", "traced_reference", "inductor", layer, ("inductor",), "full"
+    for probe, cases in (("all_to_all", EXCHANGES), ("sequence", GATHERS)):
+        for dtype, values in cases.items():
+            mark, is_first = ("", True) if dtype == "float32" else (dtype, False)
+            yield probe, "reference", mark, values, EAGER, "default" if is_first else "full"
+            for name, wrong in MUTANTS.items():
+                if (name in OF_GATHER) if probe == "sequence" else (name != "own_part"):
+                    if name in BY_INPUT and values["loss"] == "scaled":
+                        continue
+                    suite = "default" if wrong.everywhere and is_first else "full"
+                    yield probe, name, mark, values, EAGER, suite
+
+
+@lru_cache
+def controls() -> tuple[ControlInfo, ...]:
+    """Every control of the family."""
+    known = {case.id for case in catalogue()}
+    made = []
+    for probe, name, mark, values, modes, suite in _rows():
+        case = id_of(probe, KINDS[probe](**values))
+        if case not in known:
+            raise ValueError(f"control {probe}.{name} stands on a case that does not exist: {case}")
+        wrong = MUTANTS.get(name)
+        made.append(
+            ControlInfo(
+                id=f"{FAMILY}/{probe}.{name}" + (f"[{mark}]" if mark else ""),
+                family=FAMILY,
+                case=case,
+                modes=modes,
+                expected=wrong.expected if wrong else AGREE,
+                summary=wrong.summary if wrong else "an operator of ours that is right",
+                suite=suite,
+            )
+        )
+    return tuple(made)
+
+
+def implementation_of(control: ControlInfo) -> str:
+    """The name of the control's implementation in ``mutants``."""
+    return control.id.partition(".")[2].partition("[")[0]

@@ -1,0 +1,134 @@
+"""Running the cases of family ``autosp``: the function under test, and one complete pass over it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy, embedding, linear, scaled_dot_product_attention
+
+from jobs.contract import CaseInfo, ControlInfo
+from jobs.probes import passes
+from jobs.probes.autosp import mutants
+from jobs.probes.autosp.shapes import (
+    FEATURES,
+    LAYER_AFTER,
+    LAYER_BEFORE,
+    LAYERS,
+    PROJECTIONS,
+    Exchanged,
+    Gathered,
+    Rewritten,
+    params_of,
+)
+from jobs.probes.passes import Function
+from jobs.subject.base import Operation, RankContext, Subject, Unsupported
+
+if TYPE_CHECKING:
+    from jobs.probes import Emit
+
+LACKS = re.compile(r"(?:\bbackend )?\S*gloo does not support \w+", re.IGNORECASE)
+"""What torch says where the transport has no such collective: that is no fault of the derivative."""
+
+
+def build(case: CaseInfo, ctx: RankContext, subject: Subject) -> Function:
+    """The subject's operation as the case calls it. Raises Unsupported where the subject has none."""
+    params = params_of(case)
+    if isinstance(params, Exchanged):
+        return _compose(params, subject.autosp_all_to_all(ctx, scatter=params.scatter))
+    if isinstance(params, Gathered):
+        return _compose(params, subject.autosp_sequence(ctx, dim=params.dim, way=params.way))
+    return _rewritten(subject.autosp_pass(ctx, model=model_of(params), then=params.then))
+
+
+def build_control(control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Function:
+    """The same with a control's implementation in the subject's place."""
+    params = params_of(case)
+    if isinstance(params, Rewritten):
+        raise LookupError(f"control {control.id} stands on a case of the pass, of which there is no reference")
+    return _compose(params, mutants.operation(control, params, ctx))
+
+
+def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
+    """One complete pass: fresh inputs, forward, backward, central difference; nothing is kept.
+
+    Raises Unsupported where the transport lacks a collective that the call or its derivative is made of.
+    """
+    try:
+        passes.exercise(case, ctx, params_of(case), function, emit)
+    except Exception as error:
+        if (lack := LACKS.search(str(error))) is None:
+            raise
+        raise Unsupported(f"over {ctx.transport}, torch refuses: {lack[0]}") from error
+
+
+def _compose(params: Exchanged | Gathered, operation: Operation) -> Function:
+    """The operator alone or inside a layer, beside a frozen input or not."""
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return operation(x * LAYER_BEFORE) * LAYER_AFTER
+
+    inner = layer if params.wrap == "layer" else operation
+
+    def beside(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return inner(x) + inner(c)
+
+    def alone(x: torch.Tensor) -> torch.Tensor:
+        return inner(x)
+
+    return beside if params.loss == "frozen" else alone
+
+
+def _rewritten(model: Function) -> Function:
+    """``model`` with the mark of what is traced when it is called: a central difference would trace it once more."""
+
+    def rewritten(*tensors: torch.Tensor) -> torch.Tensor:
+        return model(*tensors)
+
+    rewritten._torchdynamo_orig_callable = model  # type: ignore[attr-defined]
+    return rewritten
+
+
+def model_of(params: Rewritten) -> Function:
+    """The small model as its user writes it, for a whole sequence: the loss of every token, row by row."""
+    by_rows = params.mask == "rows"
+
+    def short(
+        ids: torch.Tensor, labels: torch.Tensor, pos: torch.Tensor, seen: torch.Tensor, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        return _losses(by_rows, ids, labels, pos, seen, weights)
+
+    def hf(
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        position_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        *weights: torch.Tensor,
+    ) -> torch.Tensor:
+        return _losses(by_rows, input_ids, labels, position_ids, attention_mask, weights)
+
+    return hf if params.names == "hf" else short
+
+
+def _losses(
+    by_rows: bool,
+    ids: torch.Tensor,
+    labels: torch.Tensor,
+    positions: torch.Tensor,
+    keys: torch.Tensor,
+    weights: tuple[torch.Tensor, ...],
+) -> torch.Tensor:
+    symbols, places, *layers, head = weights
+    h = embedding(ids, symbols) + embedding(positions, places)
+    mask = (positions[:, None, :, None] >= keys[:, None, None, :]) if by_rows else None
+    each = len(PROJECTIONS) + 1
+    for index in range(LAYERS):
+        *projections, output = layers[each * index : each * (index + 1)]
+        q, k, v = (linear(h, one).unflatten(-1, (-1, FEATURES)).transpose(1, 2) for one in projections)
+        if by_rows:
+            seen = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        else:
+            seen = scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h + linear(seen.transpose(1, 2).flatten(2), output)
+    return cross_entropy(linear(h, head).flatten(0, 1), labels.flatten(), reduction="none")

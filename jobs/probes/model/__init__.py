@@ -1,0 +1,1 @@
+"""Family ``model``: a small decoder whose attention is the subject's, trained for one step over several ranks."""

@@ -1,0 +1,83 @@
+"""Between which versions one cell's fault lies: along torch, and along the releases of one subject.
+
+On the straight line a part of ``service.diagnosis``; ``service.findings`` says it of groups of cells. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from service.edges import columns_of, merged, state, stretches
+from service.spans import listed
+from service.telling import release
+from service.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from service.compare import Row
+
+FEW = 4
+"""So many versions of which something is not known are named; of more only how many there are."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Between which versions the cell's fault lies, along torch or along releases.
+
+    unsaid  versions before, between and after the bad ones of which it is not known
+    """
+
+    last_good: str | None
+    first_bad: str
+    last_bad: str
+    fixed_in: str | None
+    unsaid: tuple[str, ...]
+
+
+def extent_text(extent: Extent | None) -> str:
+    """``last good 2.10.0, first bad 2.11.0, fixed in 2.12.1``; empty where there is no extent."""
+    if extent is None:
+        return ""
+    said = [f"last good {extent.last_good}" if extent.last_good else "no good one before it is known"]
+    said.append(f"first bad {extent.first_bad}")
+    said += [f"last bad {extent.last_bad}"] if extent.last_bad != extent.first_bad else []
+    said.append(f"fixed in {extent.fixed_in}" if extent.fixed_in else "no good one after it is known")
+    few = len(extent.unsaid) <= FEW
+    said += (
+        [f"not known of {listed(extent.unsaid) if few else f'{len(extent.unsaid)} others'}"] if extent.unsaid else []
+    )
+    return ", ".join(said)
+
+
+def fault_of(row: Row) -> tuple[str, str]:
+    """What makes two failures of one cell the same."""
+    return str(row.verdict), row.signature
+
+
+def along_torch(row: Row, answers: Iterable[Row], torches: Iterable[str]) -> Extent | None:
+    """The stretch of torch versions that ``row`` is in; ``answers`` are those of its row, itself among them."""
+    return _extent(row.torch, columns_of(answers, fault_of(row), torches))
+
+
+def along_releases(row: Row, others: Iterable[Row]) -> Extent | None:
+    """The same along the subject's releases; None where the checkout is none, or no other release was tried."""
+    mine = release(row.label)
+    if mine is None:
+        return None
+    said: dict[str, set[str]] = {}
+    for one in (*others, row):
+        if (known := release(one.label)) is not None and known[0] == mine[0]:
+            same, of_import = fault_of(one) == fault_of(row), row.verdict == Verdict.UNIMPORTABLE
+            said.setdefault(one.label, set()).add(state(one, same=same, of_import=of_import))
+    order = sorted((known[1], label) for label in said if (known := release(label)) is not None)
+    return _extent(row.label, [(label, merged(said[label])) for _, label in order]) if len(said) > 1 else None
+
+
+def _extent(version: str, columns: Sequence[tuple[str, str]]) -> Extent | None:
+    """The stretch of bad versions that ``version`` is in."""
+    order = [name for name, _ in columns]
+    for one in stretches(columns):
+        if version in order and order.index(one.first_bad) <= order.index(version) <= order.index(one.last_bad):
+            return Extent(one.last_good, one.first_bad, one.last_bad, one.fixed_in, one.unsaid)
+    return None
