@@ -80,15 +80,16 @@ def main_lines(given: Given) -> list[str]:
     lines = [
         'if __name__ == "__main__":',
         f"    {_versions(given)}",
-        "    with tempfile.TemporaryDirectory() as folder:",
-        f'        pool = ProcessPoolExecutor(WORLD, multiprocessing.get_context("{method}"))',
+        f'    method = multiprocessing.get_context("{method}")',
+        "    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(WORLD, method) as pool:",
     ]
     if given.answered:
         lines.append("        said = [pickle.loads(one) for one in pool.map(process, range(WORLD), [folder] * WORLD)]")
     else:
+        error = '{"error": str(r.exception())} if r.exception()'
         lines += [
             "        ranks = [pool.submit(process, rank, folder) for rank in range(WORLD)]",
-            '        said = [{"error": str(r.exception())} if r.exception() else pickle.loads(r.result()) for r in ranks]',
+            f"        said = [{error} else pickle.loads(r.result()) for r in ranks]",
         ]
     return [*lines, *(_refused(given) if given.refusal else _compared(given))]
 

@@ -4,7 +4,7 @@
 
 ``reference`` runs our own attention and training in every case, ``traced`` the default ones in aot_eager, ``mutants``
 every eager control in float32. The answer maps a case or control to the tensors that were wrong, as ``role/name``.
-``buffer`` traces the first case's layers around exchanges that fill a buffer inside an autograd function, and says per
+``buffer`` traces a default case's layers around exchanges that fill a buffer inside an autograd function, and says per
 tensor which of its first dimension's blocks are wrong and which of them zero. ``second`` forks nothing and compares the
 oracle with a second formulation, in the default cases and all of float64.
 """
@@ -56,7 +56,8 @@ def plan(what: str, mode: str, cases: dict[str, CaseInfo]) -> dict[str, tuple[Ca
     wanted = ".traced_reference" if what == "traced" else ".reference"
     build = build_as(module, next(one for one in controls if wanted in one.id))
     fits = [case for case in cases.values() if mode in case.modes and (what == "reference" or case.suite == "default")]
-    return {case.id: (case, build) for case in (fits[:1] if what == "buffer" else fits)}
+    fits = [case for case in fits if what != "buffer" or case.params["traced"] == "layer"]
+    return {case.id: (case, build) for case in fits}
 
 
 def build_as(module: Any, control: Any) -> Build:

@@ -38,10 +38,14 @@ AXES = {
 
 def test_ids_are_unique_and_those_that_others_rely_on_exist() -> None:
     assert len(CASES) == sum(case.family == "model" for case in probes.catalogue())
-    for via in ("distributed", "ulysses"):
-        known = f"model/decoder[via={via},layout=bshd,kv=half,gate=yes,dtype=float32,loss=entropy,step=adam]"
-        assert CASES[known].modes == ("eager", "aot_eager")
-        assert CASES[known].suite == "default"
+    common = "layout=bshd,kv=half,gate=yes,dtype=float32,loss=entropy"
+    for via, more, suite in (
+        ("distributed", "traced=attention,step=adam", "default"),
+        ("ulysses", "step=adam", "default"),
+        ("distributed", "step=adam", "full"),
+    ):
+        known = CASES[f"model/decoder[via={via},{common},{more}]"]
+        assert (known.modes, known.suite) == (("eager", "aot_eager"), suite)
 
 
 @pytest.mark.parametrize("axis", AXES)

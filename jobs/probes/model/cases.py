@@ -24,7 +24,7 @@ Rows = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 
 ULYSSES = {"via": "ulysses"}
 DEFAULT: Rows = (
-    (TRACED, {"step": "adam"}),
+    (TRACED, {"step": "adam", "traced": "attention"}),
     (TRACED, {**ULYSSES, "step": "adam"}),
     (EAGER, {"layout": "sbhd", "kv": "same", "mask": "full", "loss": "accumulate", "batch": 2}),
     (EAGER, {"gate": "no", "bias": "qkv", "tied": "yes", "dtype": "float64", "step": "adam"}),
@@ -34,6 +34,7 @@ DEFAULT: Rows = (
 FULL: Rows = (
     (ALL, {}),
     (ALL, ULYSSES),
+    (TRACED, {"step": "adam"}),
     (EAGER, {"dtype": "float64", "step": "adam"}),
     (ALL, {"traced": "attention"}),
     (TRACED, {**ULYSSES, "traced": "attention", "loss": "weighted"}),

@@ -55,7 +55,7 @@ MUTANTS = OF_ATTENTION | OF_TRAINING
 
 Values = dict[str, Any]
 STEPPED: dict[str, Values] = {
-    "float32": {"step": "adam"},
+    "float32": {"step": "adam", "traced": "attention"},
     "float64": {"step": "adam", "dtype": "float64"},
     "bfloat16": {"step": "adam", "dtype": "bfloat16", "frozen": "embed"},
     "float16": {"step": "adam", "dtype": "float16", "kv": "same", "batch": 2},

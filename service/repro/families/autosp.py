@@ -51,10 +51,9 @@ COMPILED = """\
 def backend(graph, example):
     apply_autosp(graph, example, debug=False, sp_size={sp}, dp_size={dp})
     return {then}
-compiled = torch.compile(model, backend=backend)
 def call(given):
     prepare_autosp_inputs(*list(given.values())[:3], attention_mask=given["keys"])
-    return compiled(*list(given.values())[:15])
+    return torch.compile(model, backend=backend)(*list(given.values())[:15])
 """
 WHOLE = """\
 def dense(held):  # the model on the whole sequence, each token with its own process's copy of the weights

@@ -1,0 +1,139 @@
+"""Scripts of ``gradmatrix repro`` on real releases and real torch: they print the numbers of the stored cells.
+
+A script shares no code with the probes: it draws the inputs anew, calls the release itself and states the truth again.
+So each of these tests is also a second formulation of a family's truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.contract import CaseInfo
+from jobs.probes import catalogue
+from service.config import load_settings
+from service.subjects import Unreachable, parse_subject, resolve
+from service.verdicts import Verdict
+from tests.support.running import Run, run_tree
+from tests.support.runtimes import runtime
+from tests.support.scripts import Numbers, Said, run_script, script_of, stored
+
+pytestmark = pytest.mark.torch
+RELEASE, TORCH, OLD_TORCH = "deepspeed==0.19.6", "2.11.0-index", "2.2.2-index"
+DIM0 = "exchange/dim0[dtype=float32,loss=square]"
+DETACHED = "torch-itself/dim0[api=functional,dtype=float32,loss=square]"
+GATHERED = "torch-itself/all_gather[api=nn,dtype=float32,loss=weighted,cotangent=transposed]"
+
+
+def first(family: str, probe: str) -> CaseInfo:
+    """The first case of a probe: what it mostly is about."""
+    return next(case for case in catalogue() if (case.family, case.probe) == (family, probe))
+
+
+PROBES = {
+    "exchange": "seq_head",
+    "attention": "distributed",
+    "tiled": "compute",
+    "loss": "vocab_cross_entropy",
+    "model": "decoder",
+    "engine": "gradient",
+    "autosp": "all_to_all",
+}
+"""One probe per family, eager."""
+
+
+@pytest.fixture(scope="module")
+def eager(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One cell of each family."""
+    return release(tmp_path_factory, [first(*of).id for of in PROBES.items()], "eager")
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The dim-0 exchange, traced: a gradient of zero on torch 2.11 (DeepSpeed's public report #8491)."""
+    return release(tmp_path_factory, [DIM0], "aot_eager")
+
+
+def release(factory: pytest.TempPathFactory, cases: Sequence[str], mode: str) -> Run:
+    settings = load_settings()
+    try:
+        resolve(parse_subject(RELEASE, settings), settings)
+    except Unreachable as error:
+        pytest.skip(str(error))
+    return run_tree(factory.mktemp("home"), RELEASE, [runtime(TORCH)], cases=cases, modes=[mode])
+
+
+def compared(run: Run, case: str, folder: Path) -> tuple[str, Said]:
+    """The verdict of the stored cell, and what its script printed, which has the same numbers."""
+    (row,) = [row for row in run.rows if row.case == case]
+    assert row.verdict not in ("unsupported", "invalid", "infra"), row.detail
+    said = run_script(script_of(run, row), row, run.settings.home, folder / "script")
+    kept = stored(run, row)
+    assert kept
+    for key, numbers in kept.items():
+        assert key in said.numbers, (key, said.text, said.errors)
+        assert near(numbers, said.numbers[key]), (key, numbers, said.numbers[key])
+    settled = Verdict(str(row.verdict)).settled
+    assert said.last.startswith("agrees" if settled else "does not agree: "), said.text
+    return str(row.verdict), said
+
+
+def near(a: Numbers, b: Numbers) -> bool:
+    """Counts are equal, errors and factors too, but for the roundings of float32 and of six printed digits."""
+    pairs = ((a.error, b.error), (a.alpha, b.alpha))
+    same = [math.isclose(x, y, rel_tol=1e-3, abs_tol=1e-6) or (math.isnan(x) and math.isnan(y)) for x, y in pairs]
+    return (a.got, a.expected) == (b.got, b.expected) and all(same)
+
+
+@pytest.mark.parametrize("family", sorted(PROBES))
+def test_a_cell_of_every_family_is_shown_by_its_script(eager: Run, family: str, tmp_path: Path) -> None:
+    compared(eager, first(family, PROBES[family]).id, tmp_path)
+
+
+def test_the_zero_gradient_of_the_traced_exchange(traced: Run, tmp_path: Path) -> None:
+    verdict, said = compared(traced, DIM0, tmp_path)
+    assert verdict == "zero_gradient"
+    for rank in (0, 1):
+        assert said.numbers[rank, "grad/x"] == Numbers(0, 64, 1.0, 0.0)
+        assert said.numbers[rank, "output/y"] == Numbers(64, 64, 0.0, 1.0)
+    assert said.last == "does not agree: grad/x on rank 0; grad/x on rank 1"
+    assert said.text.startswith("torch 2.11.0")
+    assert "deepspeed 0.19.6," in said.text.splitlines()[0]
+
+
+def test_the_same_script_agrees_where_the_release_is_right(traced: Run, tmp_path: Path) -> None:
+    (row,) = traced.rows
+    text = script_of(traced, row).replace('torch.compile(call, backend="aot_eager")', "call")
+    assert run_script(text, row, traced.settings.home, tmp_path / "script").last == "agrees"
+
+
+def test_torchs_own_collectives_need_no_subject(tmp_path: Path) -> None:
+    run = run_tree(tmp_path / "home", "torch", [runtime(OLD_TORCH)], cases=[DETACHED, GATHERED])
+    verdict, said = compared(run, DETACHED, tmp_path / "a")
+    assert verdict == "no_gradient"  # the public report #152127 of PyTorch
+    assert "rank 0 grad/x: shape None, expected [2, 2, 4, 4]" in said.text
+    compared(run, GATHERED, tmp_path / "b")
+
+
+def test_torchs_branch_for_nccl_leaves_its_gradient_unwritten_on_2_2(tmp_path: Path) -> None:
+    run = run_tree(tmp_path / "home", "torch", [runtime(OLD_TORCH)], cases=[GATHERED], transports=["nccl-dispatch"])
+    verdict, _ = compared(run, GATHERED, tmp_path)
+    assert verdict in ("mismatch", "permuted", "scaled")
+
+
+def test_a_release_that_cannot_be_imported_shows_the_error(tmp_path: Path) -> None:
+    settings = load_settings()
+    try:
+        resolve(parse_subject(RELEASE, settings), settings)
+    except Unreachable as error:
+        pytest.skip(str(error))
+    run = run_tree(tmp_path / "home", RELEASE, [runtime(OLD_TORCH)], cases=[DIM0])
+    (row,) = run.rows
+    assert row.verdict == "unimportable"
+    said = run_script(script_of(run, row), row, run.settings.home, tmp_path / "script")
+    # torch.library.custom_op came with torch 2.4: torch's release notes.
+    assert said.last.startswith("does not agree: the import raises AttributeError: ")
+    assert "custom_op" in said.last
