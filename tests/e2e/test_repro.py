@@ -19,9 +19,9 @@ from service.subjects import Unreachable, parse_subject, resolve
 from service.verdicts import Verdict
 from tests.support.running import Run, run_tree
 from tests.support.runtimes import runtime
-from tests.support.scripts import Numbers, Said, run_script, script_of, stored
+from tests.support.scripts import Numbers, Said, handed_in, run_script, script_of, stored
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 RELEASE, TORCH, OLD_TORCH = "deepspeed==0.19.6", "2.11.0-index", "2.2.2-index"
 DIM0 = "exchange/dim0[dtype=float32,loss=square]"
 DETACHED = "torch-itself/dim0[api=functional,dtype=float32,loss=square]"
@@ -66,9 +66,9 @@ def release(factory: pytest.TempPathFactory, cases: Sequence[str], mode: str) ->
     return run_tree(factory.mktemp("home"), RELEASE, [runtime(TORCH)], cases=cases, modes=[mode])
 
 
-def compared(run: Run, case: str, folder: Path) -> tuple[str, Said]:
-    """The verdict of the stored cell, and what its script printed, which has the same numbers."""
-    (row,) = [row for row in run.rows if row.case == case]
+def compared(run: Run, case: str, folder: Path, transport: str = "gloo") -> tuple[str, Said]:
+    """The verdict of the stored cell, and what its script printed, which has the same numbers of the same inputs."""
+    (row,) = [row for row in run.rows if (row.case, row.transport) == (case, transport)]
     assert row.verdict not in ("unsupported", "invalid", "infra"), row.detail
     said = run_script(script_of(run, row), row, run.settings.home, folder / "script")
     kept = stored(run, row)
@@ -76,6 +76,9 @@ def compared(run: Run, case: str, folder: Path) -> tuple[str, Said]:
     for key, numbers in kept.items():
         assert key in said.numbers, (key, said.text, said.errors)
         assert near(numbers, said.numbers[key]), (key, numbers, said.numbers[key])
+    given = handed_in(run, row)
+    assert given
+    assert {key: said.handed[key] for key in given} == given
     settled = Verdict(str(row.verdict)).settled
     assert said.last.startswith("agrees" if settled else "does not agree: "), said.text
     return str(row.verdict), said
@@ -110,18 +113,14 @@ def test_the_same_script_agrees_where_the_release_is_right(traced: Run, tmp_path
     assert run_script(text, row, traced.settings.home, tmp_path / "script").last == "agrees"
 
 
-def test_torchs_own_collectives_need_no_subject(tmp_path: Path) -> None:
-    run = run_tree(tmp_path / "home", "torch", [runtime(OLD_TORCH)], cases=[DETACHED, GATHERED])
+def test_torchs_own_collectives_need_no_subject_over_either_transport(tmp_path: Path) -> None:
+    over = ("gloo", "nccl-dispatch")
+    run = run_tree(tmp_path / "home", "torch", [runtime(OLD_TORCH)], cases=[DETACHED, GATHERED], transports=over)
     verdict, said = compared(run, DETACHED, tmp_path / "a")
     assert verdict == "no_gradient"  # the public report #152127 of PyTorch
     assert "rank 0 grad/x: shape None, expected [2, 2, 4, 4]" in said.text
-    compared(run, GATHERED, tmp_path / "b")
-
-
-def test_torchs_branch_for_nccl_leaves_its_gradient_unwritten_on_2_2(tmp_path: Path) -> None:
-    run = run_tree(tmp_path / "home", "torch", [runtime(OLD_TORCH)], cases=[GATHERED], transports=["nccl-dispatch"])
-    verdict, _ = compared(run, GATHERED, tmp_path)
-    assert verdict in ("mismatch", "permuted", "scaled")
+    for transport in over:
+        compared(run, GATHERED, tmp_path / transport, transport)
 
 
 def test_a_release_that_cannot_be_imported_shows_the_error(tmp_path: Path) -> None:

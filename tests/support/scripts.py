@@ -18,6 +18,14 @@ from tests.support.runtimes import runtime
 from workers.cli.repro import given_of
 from workers.runtimes.venv import VenvExecutor
 
+DIGESTS = """
+    import hashlib
+    for rank in range(WORLD):
+        for name, t in inputs(rank).items():
+            data = t.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+            print("digest", rank, name, hashlib.sha256(data).hexdigest())
+"""
+"""What a script is made to say besides: the exact bytes that each rank hands in."""
 LINE = re.compile(r"rank (\d+) (\S+/\S+): non-zero (\d+) of (\d+), error (\S+), alpha (\S+)")
 
 
@@ -33,12 +41,13 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Said:
-    """What a script printed: numbers by rank and tensor, and its last line."""
+    """What a script printed: numbers by rank and tensor, its last line, and the digests of what ranks hand in."""
 
     text: str
     numbers: dict[tuple[int, str], Numbers]
     last: str
     errors: str
+    handed: dict[tuple[int, str], str]
 
 
 def script_of(run: Run, row: CellRow) -> str:
@@ -51,7 +60,7 @@ def run_script(text: str, row: CellRow, home: Path, folder: Path, seconds: float
     """Run it in the cell's runtime, with nothing of ours to import; the checkout lies in a folder on the path."""
     folder.mkdir(parents=True)
     file = folder / "repro.py"
-    file.write_text(text, "utf-8")
+    file.write_text(text + (DIGESTS if "def inputs" in text else ""), "utf-8")
     tar = home / "checkouts" / f"{row.checkout}.tar"
     with tarfile.open(tar) as archive:
         archive.extractall(folder / "subject", filter="tar")
@@ -64,17 +73,27 @@ def run_script(text: str, row: CellRow, home: Path, folder: Path, seconds: float
         timeout=seconds,
         check=False,
     )
-    lines = done.stdout.splitlines()
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("digest ")]
+    digests = [line.split() for line in done.stdout.splitlines() if line.startswith("digest ")]
     found = {
         (int(m[1]), m[2]): Numbers(int(m[3]), int(m[4]), float(m[5]), float(m[6])) for m in map(LINE.match, lines) if m
     }
-    return Said(done.stdout, found, lines[-1] if lines else "", done.stderr)
+    handed = {(int(rank), name): digest for _, rank, name, digest in digests}
+    return Said(done.stdout, found, lines[-1] if lines else "", done.stderr, handed)
+
+
+def handed_in(run: Run, row: CellRow) -> dict[tuple[int, str], str]:
+    """The digests of what the ranks of the stored cell were handed, as the oracle has it."""
+    return {(t.rank, t.name): str(t.expected_digest) for t in _evidence(run, row).of("input", "cotangent")}
+
+
+def _evidence(run: Run, row: CellRow) -> Evidence:
+    with run.database.read() as session:
+        return Evidence.from_json(store.find_cell(session, row.cell).evidence)
 
 
 def stored(run: Run, row: CellRow) -> dict[tuple[int, str], Numbers]:
     """The same numbers of the stored cell."""
-    with run.database.read() as session:
-        evidence = Evidence.from_json(store.find_cell(session, row.cell).evidence)
     nan = float("nan")
     return {
         (t.rank, t.key): Numbers(
@@ -83,6 +102,6 @@ def stored(run: Run, row: CellRow) -> dict[tuple[int, str], Numbers]:
             nan if t.rel_l2 is None else t.rel_l2,
             nan if t.alpha is None else t.alpha,
         )
-        for t in evidence.of("output", "grad")
+        for t in _evidence(run, row).of("output", "grad")
         if not (t.missing or t.expected_missing) and t.same_shape
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import tarfile
@@ -14,7 +15,7 @@ from jobs.probes.handed import handed
 from service.evidence import ErrorInfo, Evidence, RankOutcome, TensorEvidence
 from service.policy import load_policy
 from service.repro import Given
-from service.repro.handed import parse
+from service.repro.handed import Ranks, parse
 from service.repro.source import Source
 from service.store.origin import Origin
 from tests.workers.cli.rows import row
@@ -83,6 +84,12 @@ class DistributedAttention:
 """Per generation, what its files have at their top."""
 
 
+@functools.cache
+def ranks_of(case_id: str, world: int) -> Ranks:
+    """What the ranks hand in, after a way through JSON."""
+    return parse(json.loads(json.dumps(handed(case_id, world))))
+
+
 def source(folder: Path, files: Mapping[str, str]) -> Source:
     """A packed checkout of these files."""
     folder.mkdir(exist_ok=True)
@@ -110,6 +117,6 @@ def given(case: CaseInfo, mode: str, world: int, files: Source, answered: bool =
         origin=Origin("release", "0.0", {}),
         needs=("torch===2.11.0", "numpy", "setuptools<81"),
         without=("triton",),
-        handed=parse(json.loads(json.dumps(handed(case.id, world)))),
+        handed=ranks_of(case.id, world),
         source=files,
     )
