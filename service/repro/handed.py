@@ -61,7 +61,7 @@ DRAW = """\
 def draw(name, rank, shape{parameter}):  # ±k/16, k from 1 to 127{times}: exact in every type, the same in every Python
     count = math.prod(shape)
     drawn = random.Random(f"{{SEED}}|{{name}}|{{rank}}").getrandbits(8 * count).to_bytes(count, "little")
-    values = [(byte & 63 or 127) * (1 if byte < 128 else -1) / 16{by} for byte in drawn]
+    values = [(byte & 127 or 127) * (1 if byte < 128 else -1) / 16{by} for byte in drawn]
     return torch.tensor(values, dtype=DTYPE).reshape(shape)
 """
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from jobs.probes import catalogue
@@ -41,6 +42,15 @@ def test_a_cell_of_a_case_that_is_no_longer_there(home: Path, gradmatrix: Gradma
     assert "version 1 of exchange/dim0[loss=square], which is no longer there: run it again" in err
 
 
+def test_a_cell_of_an_older_version_of_its_case(home: Path, gradmatrix: Gradmatrix) -> None:
+    case = next(case for case in catalogue() if case.id == DIM0)
+    older = dataclasses.replace(case, version=case.version - 1)
+    submit(home, cases=(older,), labels=("deepspeed==0.18.3",), torch=("2.11.0",))
+    status, _, err = gradmatrix("repro", "eager")
+    assert status == 2
+    assert f"which is now at version {case.version}: run it again" in err
+
+
 def test_a_cell_that_says_nothing_about_the_subject(home: Path, gradmatrix: Gradmatrix) -> None:
     answers = {("deepspeed==0.18.3", "2.11.0", "eager"): (judgement("unsupported"), ())}
     stored(home, answers=answers)
@@ -57,4 +67,5 @@ def test_the_file_is_written_whole_or_refused_first(home: Path, gradmatrix: Grad
     text = file.read_text("utf-8")
     assert text.startswith('"""Unimportable: it needs custom_op.')
     assert gradmatrix("repro", "eager")[1] == text
-    assert gradmatrix("repro", "eager", "-o", str(tmp_path / "none" / "x.py"))[0] == 2
+    # Before anything is looked up.
+    assert "cannot write" in gradmatrix("repro", "99", "-o", str(tmp_path / "none" / "x.py"))[2]
