@@ -27,8 +27,8 @@ DENSE = {
         'return list(torch.stack([h["x"] for h in held]).sum(0).chunk(len(held)))',
     ),
     "broadcast": (
-        "What the first holds, on each.",
-        'return [held[0]["x"]] * len(held)',
+        "What the first holds, on each; nothing of what the others hold, whose gradient is zero.",
+        'return [held[0]["x"] + 0 * h["x"] for h in held]',
     ),
 }
 ALL_TO_ALL = '''\
