@@ -10,9 +10,19 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from jobs.contract import CaseInfo
+from jobs.contract import DTYPES, CaseInfo
 
 P = TypeVar("P")
+
+EAGER = ("eager",)
+TRACED = ("eager", "aot_eager")
+ALL = ("eager", "aot_eager", "inductor")
+"""The modes of a case."""
+FLOATS = tuple(name for name in DTYPES if "float" in name)
+Values = dict[str, Any]
+"""Parameters that differ from their defaults."""
+Rows = tuple[tuple[tuple[str, ...], Values], ...]
+"""Cases of one probe: modes, and what differs from the defaults."""
 
 LOSS_SCALE = 1024.0
 """The factor of a scaled loss: a power of two, so that every type stays exact."""
@@ -47,6 +57,28 @@ def case_id(family: str, probe: str, params: Any, shown: tuple[str, ...], hidden
     fields = [field for field in dataclasses.fields(params) if field.name not in (*shown, *hidden)]
     others = (field.name for field in fields if getattr(params, field.name) != field.default)
     return f"{family}/{probe}[{','.join(f'{name}={getattr(params, name)}' for name in (*shown, *others))}]"
+
+
+def case_of(
+    ident: str, version: int, params: Any, modes: tuple[str, ...], *, outside: object = "", **more: Any
+) -> CaseInfo:
+    """The case ``ident`` with these typed parameters, ``dtype`` and ``sp`` among them; ``more`` are further fields.
+
+    ``outside``: why, or that, it is outside the contract, and must be refused.
+    """
+    family, _, rest = ident.partition("/")
+    return CaseInfo(
+        id=ident,
+        version=version,
+        family=family,
+        probe=rest.partition("[")[0],
+        params=to_strings(params),
+        modes=modes,
+        dtype=params.dtype,
+        sp=params.sp,
+        expect="refusal" if outside else "values",
+        **more,
+    )
 
 
 def to_strings(params: Any) -> dict[str, str]:

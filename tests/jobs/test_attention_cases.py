@@ -6,8 +6,7 @@ import pytest
 
 from jobs import probes
 from jobs.contract import MODES, WORLD_SIZES, CaseInfo
-from jobs.probes.attention.cases import FLOATS
-from jobs.probes.attention.controls import MUTANTS, OF_REPLICAS, implementation_of
+from jobs.probes.attention.controls import MUTANTS, OF_REPLICAS
 from jobs.probes.attention.shapes import (
     LAYOUTS,
     Attention,
@@ -17,7 +16,8 @@ from jobs.probes.attention.shapes import (
     head_shares,
     params_of,
 )
-from jobs.probes.case import input_key
+from jobs.probes.case import FLOATS, input_key
+from jobs.probes.control import implementation_of
 from service.verdicts import Verdict
 
 CASES = {case.id: case for case in probes.catalogue() if case.family == "attention"}

@@ -11,8 +11,9 @@ import pytest
 
 from jobs import probes
 from jobs.contract import FAMILIES, MODES, SUITES, WORLD_SIZES, CaseInfo, ControlInfo
-from jobs.probes.autosp.controls import MUTANTS, OF_GATHER, implementation_of
+from jobs.probes.autosp.controls import MUTANTS, OF_GATHER
 from jobs.probes.autosp.shapes import SYMBOLS, Exchanged, Gathered, Rewritten, params_of
+from jobs.probes.control import implementation_of
 from service.verdicts import Verdict
 
 CASES = {case.id: case for case in probes.catalogue() if case.family == "autosp"}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jobs import probes
-from jobs.probes.autosp.controls import MUTANTS, implementation_of
+from jobs.probes.autosp.controls import MUTANTS
+from jobs.probes.control import implementation_of
 from tests.jobs.inside import answer_of
 
 pytestmark = pytest.mark.torch

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 from jobs import probes
+from jobs.probes.control import implementation_of
 from jobs.probes.engine.cases import catalogue, id_of
-from jobs.probes.engine.controls import MUTANTS, controls, implementation_of
+from jobs.probes.engine.controls import MUTANTS, controls
 from jobs.probes.engine.shapes import LIVE, RECIPES, Training, params_of
 from jobs.probes.model.shapes import TOKENS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs import probes
-from jobs.probes.engine.controls import implementation_of
+from jobs.probes.control import implementation_of
 from tests.jobs.inside import answer_of
 
 pytestmark = pytest.mark.torch

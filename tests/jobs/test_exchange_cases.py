@@ -12,8 +12,9 @@ import pytest
 
 from jobs import probes
 from jobs.contract import FAMILIES, MODES, WORLD_SIZES, CaseInfo, ControlInfo
-from jobs.probes.case import TensorSpec, input_key
-from jobs.probes.exchange.controls import FLOATS, MUTANTS, implementation_of
+from jobs.probes.case import FLOATS, TensorSpec, input_key
+from jobs.probes.control import implementation_of
+from jobs.probes.exchange.controls import MUTANTS
 from jobs.probes.exchange.shapes import Exchange, head_share, params_of
 from service.verdicts import Verdict
 

@@ -11,8 +11,10 @@ import pytest
 
 from jobs import probes
 from jobs.contract import SUITES, WORLD_SIZES, CaseInfo, ControlInfo
+from jobs.probes.case import FLOATS
+from jobs.probes.control import implementation_of
 from jobs.probes.loss.cases import PROBES, id_of, made
-from jobs.probes.loss.controls import FLOATS, MUTANTS, implementation_of
+from jobs.probes.loss.controls import MUTANTS
 from jobs.probes.loss.shapes import IGNORED, TOKENS, Aggregate, Shards, Steps, Tokens, params_of
 from service.verdicts import Verdict
 

@@ -10,7 +10,8 @@ import pytest
 from jobs import probes
 from jobs.contract import FAMILIES, MODES, SUITES, WORLD_SIZES, CaseInfo, ControlInfo
 from jobs.probes.case import input_key
-from jobs.probes.model.controls import MUTANTS, implementation_of
+from jobs.probes.control import implementation_of
+from jobs.probes.model.controls import MUTANTS
 from jobs.probes.model.shapes import FEATURES, HIDDEN, Decoder, params_of
 from service.verdicts import Verdict
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jobs import probes
-from jobs.probes.model.controls import OF_TRAINING, implementation_of
+from jobs.probes.control import implementation_of
+from jobs.probes.model.controls import OF_TRAINING
 from jobs.probes.model.shapes import MOMENT, ROOT, STEP
 from tests.jobs.inside import answer_of
 

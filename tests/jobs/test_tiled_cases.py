@@ -11,9 +11,10 @@ import pytest
 
 from jobs import probes
 from jobs.contract import MODES, CaseInfo
-from jobs.probes.case import TensorSpec, input_key
+from jobs.probes.case import FLOATS, TensorSpec, input_key
+from jobs.probes.control import implementation_of
 from jobs.probes.tiled.base import IGNORED, LIVE, Tiled, targets
-from jobs.probes.tiled.controls import FLOATS, IN_ONE_TYPE, MUTANTS, implementation_of
+from jobs.probes.tiled.controls import IN_ONE_TYPE, MUTANTS
 from jobs.probes.tiled.shapes import (
     PARAMS,
     ChunkedFeedForward,

@@ -10,8 +10,9 @@ import pytest
 from jobs import probes
 from jobs.contract import MODES, TRACED_MODES, WORLD_SIZES, CaseInfo, ControlInfo
 from jobs.probes.case import TensorSpec, input_key
+from jobs.probes.control import implementation_of
 from jobs.probes.torch_itself.cases import DISPATCHED, WAYS
-from jobs.probes.torch_itself.controls import MUTANTS, implementation_of
+from jobs.probes.torch_itself.controls import MUTANTS
 from jobs.probes.torch_itself.shapes import CLASSES, IGNORED, TOKENS, Aggregation, Collective, params_of
 from service.verdicts import Verdict
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import probes
-from jobs.probes.torch_itself.controls import implementation_of
+from jobs.probes.control import implementation_of
 from service.evidence import ErrorInfo
 from service.signature import name_error
 from tests.jobs.inside import answer_of

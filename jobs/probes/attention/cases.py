@@ -7,22 +7,13 @@ defaults of its probe. The full suite adds what one pair more would say.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
-from jobs.contract import DTYPES, CaseInfo
+from jobs.contract import CaseInfo
 from jobs.probes.attention.shapes import KINDS, LAYOUTS, WIDE_FEATURES, Attention, Chunked, Distributed, UlyssesHF
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import ALL, EAGER, FLOATS, TRACED, Rows, case_id, case_of
 
 FAMILY = "attention"
 VERSION = 1
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-ALL = ("eager", "aot_eager", "inductor")
-
-FLOATS = tuple(name for name in DTYPES if "float" in name)
-
-Rows = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Modes, and what differs from the defaults."""
 
 BSHD, SBHD, CAUSAL = {"layout": "bshd"}, {"layout": "sbhd"}, {"causal": "yes"}
 SHARED = {"heads": "squared", "kv": "ranks"}
@@ -187,16 +178,12 @@ def id_of(probe: str, params: Attention) -> str:
 
 def _info(probe: str, modes: tuple[str, ...], params: Attention, suite: str) -> CaseInfo:
     outside, said = _outside(params), _said(params)
-    return CaseInfo(
-        id=id_of(probe, params),
-        version=VERSION,
-        family=FAMILY,
-        probe=probe,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
-        expect="refusal" if outside else "values",
+    return case_of(
+        id_of(probe, params),
+        VERSION,
+        params,
+        modes,
+        outside=outside,
         exact=False,
         dims=_dims(params),
         transports=_transports(params),

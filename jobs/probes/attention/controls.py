@@ -6,25 +6,16 @@ References must agree, mutants must be caught, each on the inputs and the oracle
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import ControlInfo
-from jobs.probes.attention.cases import FAMILY, FLOATS, catalogue, id_of
+from jobs.probes.attention.cases import catalogue, id_of
 from jobs.probes.attention.shapes import KINDS
+from jobs.probes.case import EAGER, FLOATS, Values
+from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of
 
-
-@dataclass(frozen=True)
-class Wrong:
-    """One mutant: the verdicts that are right for it, and what it does."""
-
-    expected: tuple[str, ...]
-    summary: str
-
-
-AGREE = ("agree",)
 MUTANTS: dict[str, Wrong] = {
     "zeroed": Wrong(("zero_gradient",), "keys and values receive a gradient of zero"),
     "block_zeroed": Wrong(("partial_zero",), "the queries' gradient of one token is zero on every rank"),
@@ -52,14 +43,13 @@ BY_DEFAULT = ("zeroed", "block_zeroed", "times_ranks", "swapped", "part_dropped"
 """What stands beside every run, in float32."""
 ROUNDED = ("bfloat16", "float16")
 """Types in which values of another order are no longer told from other values."""
-SHARED: dict[str, Any] = {"layout": "bshd", "heads": "squared", "kv": "ranks", "causal": "yes"}
-REPLICAS: dict[str, Any] = {"heads": "quadruple", "kv": "few", "causal": "yes"}
-LAYER: dict[str, Any] = {**SHARED, "wrap": "layer"}
-UNEVEN: dict[str, Any] = {"layout": "bshd", "heads": "uneven", "causal": "yes"}
-ROTARY: dict[str, Any] = {**SHARED, "rotary": "full"}
-HF: dict[str, Any] = {"heads": "double", "kv": "few", "positions": "packed", "causal": "yes"}
-EAGER, TRACED = ("eager",), ("aot_eager", "inductor")
-Row = tuple[str, str, dict[str, Any], tuple[str, ...], str]
+SHARED: Values = {"layout": "bshd", "heads": "squared", "kv": "ranks", "causal": "yes"}
+REPLICAS: Values = {"heads": "quadruple", "kv": "few", "causal": "yes"}
+LAYER: Values = {**SHARED, "wrap": "layer"}
+UNEVEN: Values = {"layout": "bshd", "heads": "uneven", "causal": "yes"}
+ROTARY: Values = {**SHARED, "rotary": "full"}
+HF: Values = {"heads": "double", "kv": "few", "positions": "packed", "causal": "yes"}
+Row = tuple[str, str, Values, tuple[str, ...], str]
 
 
 def _rows() -> Iterator[Row]:
@@ -82,30 +72,13 @@ def _rows() -> Iterator[Row]:
 def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
     known = {case.id for case in catalogue()}
+    mutants = MUTANTS | OF_REPLICAS
     made = []
     for probe, name, values, modes, suite in _rows():
+        wrong = mutants.get(name, RIGHT)
+        if "permuted" in wrong.expected and values.get("dtype") in ROUNDED:
+            wrong = dataclasses.replace(wrong, expected=(*wrong.expected, "mismatch"))
+        mark = mark_of(values, [key for key in values if key not in ("layout", "causal")])
         case = id_of(probe, KINDS[probe](**values))
-        if case not in known:
-            raise ValueError(f"control {probe}.{name} stands on a case that does not exist: {case}")
-        wrong = {**MUTANTS, **OF_REPLICAS}.get(name)
-        expected = wrong.expected if wrong else AGREE
-        if "permuted" in expected and values.get("dtype") in ROUNDED:
-            expected = (*expected, "mismatch")
-        shown = {key: value for key, value in values.items() if key not in ("layout", "causal")}
-        made.append(
-            ControlInfo(
-                id=f"{FAMILY}/{probe}.{name}[{','.join(f'{key}={value}' for key, value in shown.items())}]",
-                family=FAMILY,
-                case=case,
-                modes=modes,
-                expected=expected,
-                summary=wrong.summary if wrong else "an implementation of ours that is right",
-                suite=suite,
-            )
-        )
+        made.append(control(probe, name, mark, case, known, modes, wrong, suite))
     return tuple(made)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from jobs.contract import ControlInfo
-from jobs.probes.attention.controls import implementation_of
 from jobs.probes.attention.core import Core, CoreHF
 from jobs.probes.attention.shapes import LAYOUTS, Attention, UlyssesHF, head_shares
+from jobs.probes.control import implementation_of
 from jobs.probes.exchange.mutants import BACKWARDS, Backward, Route, Sent
 from jobs.probes.traced import TracedAllToAll
 from jobs.subject.base import RankContext

@@ -7,19 +7,15 @@ a compiler pass rewrites is traced whatever the mode is, so that its cases are e
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import CaseInfo
 from jobs.probes.autosp.shapes import KINDS, Params, Rewritten
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import ALL, EAGER, TRACED, Values, case_id, case_of
 
 FAMILY = "autosp"
 VERSION = 1
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-ALL = ("eager", "aot_eager", "inductor")
 
-Rows = tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...]
+Rows = tuple[tuple[str, tuple[str, ...], Values], ...]
 """Suite, modes, and what differs from the defaults."""
 
 TO_HEADS, TO_SEQUENCE, WEIGHTED = {"scatter": "heads"}, {"scatter": "sequence"}, {"loss": "weighted"}
@@ -98,16 +94,12 @@ def id_of(probe: str, params: Params) -> str:
 
 def _info(probe: str, suite: str, modes: tuple[str, ...], params: Params) -> CaseInfo:
     outside = getattr(params, "heads", "") == "uneven"
-    return CaseInfo(
-        id=id_of(probe, params),
-        version=VERSION,
-        family=FAMILY,
-        probe=probe,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
-        expect="refusal" if outside else "values",
+    return case_of(
+        id_of(probe, params),
+        VERSION,
+        params,
+        modes,
+        outside=outside,
         exact=probe == "all_to_all",
         dims=_dims(params),
         suite=suite,

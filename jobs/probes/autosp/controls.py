@@ -6,26 +6,16 @@ implementation, and its cases are judged by the oracle alone. Nothing here impor
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import ControlInfo
-from jobs.probes.autosp.cases import FAMILY, TO_HEADS, TO_SEQUENCE, WEIGHTED, catalogue, id_of
+from jobs.probes.autosp.cases import TO_HEADS, TO_SEQUENCE, WEIGHTED, catalogue, id_of
 from jobs.probes.autosp.shapes import KINDS
+from jobs.probes.case import EAGER, Values
+from jobs.probes.control import RIGHT, Wrong, control
 
-
-@dataclass(frozen=True)
-class Wrong:
-    """One mutant: the verdicts that are right for it, what it does, and whether it stands beside every run."""
-
-    expected: tuple[str, ...]
-    summary: str
-    everywhere: bool = False
-
-
-AGREE = ("agree",)
 MUTANTS: dict[str, Wrong] = {
     "zeroed": Wrong(("zero_gradient",), "the gradient is zero", everywhere=True),
     "block_zeroed": Wrong(
@@ -40,9 +30,9 @@ MUTANTS: dict[str, Wrong] = {
     "detached": Wrong(("no_gradient",), "the output is detached from the input"),
     "own_part": Wrong(("mismatch",), "the gradient of a gathered part is its own rank's alone", everywhere=True),
 }
+OURS = dataclasses.replace(RIGHT, summary="an operator of ours that is right")
 OF_GATHER = ("zeroed", "times_ranks", "own_part")
 
-Values = dict[str, Any]
 EXCHANGES: dict[str, Values] = {
     "float32": {**TO_HEADS, **WEIGHTED},
     "float64": {**TO_HEADS, "input": "transposed", "loss": "shared", "dtype": "float64"},
@@ -54,7 +44,6 @@ GATHERS: dict[str, Values] = {
     "float32": {"dim": 1, **WEIGHTED},
     "bfloat16": {"dim": 2, "loss": "accumulate", "dtype": "bfloat16", "batch": 1},
 }
-EAGER = ("eager",)
 BY_INPUT = ("stale",)
 """Beside Σy² these would pass for a factor."""
 
@@ -80,26 +69,7 @@ def _rows() -> Iterator[tuple[str, str, str, Values, tuple[str, ...], str]]:
 def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
     known = {case.id for case in catalogue()}
-    made = []
-    for probe, name, mark, values, modes, suite in _rows():
-        case = id_of(probe, KINDS[probe](**values))
-        if case not in known:
-            raise ValueError(f"control {probe}.{name} stands on a case that does not exist: {case}")
-        wrong = MUTANTS.get(name)
-        made.append(
-            ControlInfo(
-                id=f"{FAMILY}/{probe}.{name}" + (f"[{mark}]" if mark else ""),
-                family=FAMILY,
-                case=case,
-                modes=modes,
-                expected=wrong.expected if wrong else AGREE,
-                summary=wrong.summary if wrong else "an operator of ours that is right",
-                suite=suite,
-            )
-        )
-    return tuple(made)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]
+    return tuple(
+        control(probe, name, mark, id_of(probe, KINDS[probe](**values)), known, modes, MUTANTS.get(name, OURS), suite)
+        for probe, name, mark, values, modes, suite in _rows()
+    )

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from jobs.contract import ControlInfo
-from jobs.probes.autosp.controls import implementation_of
 from jobs.probes.autosp.shapes import Exchanged, Gathered
+from jobs.probes.control import implementation_of
 from jobs.probes.traced import TracedAllToAll
 from jobs.subject.base import Operation, RankContext
 

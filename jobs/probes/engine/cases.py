@@ -7,19 +7,13 @@ once; the full one has all stages with all recipes and all ways to deal out labe
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import EAGER, TRACED, Rows, case_id, case_of
 from jobs.probes.engine.shapes import LIVE, RECIPES, Training
 
 FAMILY = "engine"
 VERSION = 1
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-
-Rows = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Modes, and what differs from the defaults."""
 
 STATE, MESH, STEP, ULYSSES = {"wiring": "state"}, {"wiring": "mesh"}, {"look": "step"}, {"via": "ulysses"}
 DEFAULT: Rows = (
@@ -111,15 +105,11 @@ def _info(modes: tuple[str, ...], suite: str, params: Training) -> CaseInfo:
     what = "One step of Adam without weight decay" if params.look == "step" else "Every weight's gradient"
     scale = f"{CONVENTION}; {AGAIN if recipe.whole else ONCE}"
     scattered = SCATTERED if params.stage == 3 and params.scatter == "on" else ""
-    return CaseInfo(
-        id=id_of(params),
-        version=VERSION,
-        family=FAMILY,
-        probe=params.look,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
+    return case_of(
+        id_of(params),
+        VERSION,
+        params,
+        modes,
         exact=False,
         dims=params.dims(params.sp or 2),
         suite=suite,

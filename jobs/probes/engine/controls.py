@@ -5,26 +5,16 @@ The implementations are in ``mutants``; nothing here imports torch.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import ControlInfo
-from jobs.probes.engine.cases import FAMILY, catalogue, id_of
+from jobs.probes.case import EAGER, Values
+from jobs.probes.control import RIGHT, Wrong, control
+from jobs.probes.engine.cases import catalogue, id_of
 from jobs.probes.engine.shapes import Training
 
-
-@dataclass(frozen=True)
-class Wrong:
-    """One mutant: the verdicts that are right for it, what it does, and whether it stands beside every run."""
-
-    expected: tuple[str, ...]
-    summary: str
-    everywhere: bool = False
-
-
-AGREE = ("agree",)
 # Without its tokens a rank has no part in some weights, and in sixteen bits what the others add may cancel to zero.
 SOME_LOST = ("mismatch", "partial_zero")
 # In sixteen bits the rounding hides that the values are the right ones in another order.
@@ -49,56 +39,35 @@ OF_STEPS: dict[str, Wrong] = {
     "stepped_twice": Wrong(("scaled",), "two steps are made of one"),
 }
 MUTANTS = OF_GRADIENTS | OF_STEPS
+OURS = dataclasses.replace(RIGHT, summary="an attention and an engine of ours that are right")
 
-Values = dict[str, Any]
 GRADIENT: dict[str, Values] = {
     "float32": {"stage": 0, "recipe": "all_gather"},
     "bfloat16": {"stage": 0, "wiring": "state", "dtype": "bfloat16", "recipe": "all_reduce"},
 }
 """Per type, the case that mutants of gradients stand on."""
 STEPPED: Values = {"stage": 0, "recipe": "all_reduce", "look": "step"}
-EAGER = ("eager",)
-TRACED = ("aot_eager",)
 
 
-def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...], bool]]:
-    """Implementation, its mark in the id, the parameters of the case that it stands on, modes, beside every run."""
-    yield "reference", "", GRADIENT["float32"], EAGER, True
-    yield "reference", "step", STEPPED, EAGER, True
-    yield "traced_reference", "step", STEPPED, TRACED, True
-    yield "reference", "sp=2", {"stage": 0, "recipe": "all_reduce", "sp": 2}, EAGER, False
-    yield "reference", "bfloat16", GRADIENT["bfloat16"], EAGER, False
+def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...], str]]:
+    """Implementation, its mark in the id, the parameters of the case that it stands on, modes, suite."""
+    yield "reference", "", GRADIENT["float32"], EAGER, "default"
+    yield "reference", "step", STEPPED, EAGER, "default"
+    yield "traced_reference", "step", STEPPED, ("aot_eager",), "default"
+    yield "reference", "sp=2", {"stage": 0, "recipe": "all_reduce", "sp": 2}, EAGER, "full"
+    yield "reference", "bfloat16", GRADIENT["bfloat16"], EAGER, "full"
     for name, wrong in OF_GRADIENTS.items():
-        yield name, "", GRADIENT["float32"], EAGER, wrong.everywhere
-        yield name, "bfloat16", GRADIENT["bfloat16"], EAGER, False
+        yield name, "", GRADIENT["float32"], EAGER, "default" if wrong.everywhere else "full"
+        yield name, "bfloat16", GRADIENT["bfloat16"], EAGER, "full"
     for name, wrong in OF_STEPS.items():
-        yield name, "step", STEPPED, EAGER, wrong.everywhere
+        yield name, "step", STEPPED, EAGER, "default" if wrong.everywhere else "full"
 
 
 @lru_cache
 def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
     known = {case.id for case in catalogue()}
-    made = []
-    for name, mark, values, modes, everywhere in _rows():
-        case = id_of(Training(**values))
-        if case not in known:
-            raise ValueError(f"control {name} stands on a case that does not exist: {case}")
-        wrong = MUTANTS.get(name)
-        made.append(
-            ControlInfo(
-                id=f"{FAMILY}/training.{name}" + (f"[{mark}]" if mark else ""),
-                family=FAMILY,
-                case=case,
-                modes=modes,
-                expected=wrong.expected if wrong else AGREE,
-                summary=wrong.summary if wrong else "an attention and an engine of ours that are right",
-                suite="default" if everywhere else "full",
-            )
-        )
-    return tuple(made)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]
+    return tuple(
+        control("training", name, mark, id_of(Training(**values)), known, modes, MUTANTS.get(name, OURS), suite)
+        for name, mark, values, modes, suite in _rows()
+    )

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from jobs.contract import ControlInfo
-from jobs.probes.engine.controls import MUTANTS, implementation_of
+from jobs.probes.control import implementation_of
+from jobs.probes.engine.controls import MUTANTS
 from jobs.probes.engine.network import weights_of
 from jobs.probes.engine.recipes import Loss, count, entropies
 from jobs.probes.engine.shapes import Training

@@ -7,20 +7,13 @@ the defaults of :class:`Exchange`.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import ALL, EAGER, TRACED, Rows, case_id, case_of
 from jobs.probes.exchange.shapes import Exchange
 
 FAMILY = "exchange"
 VERSION = 1
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-ALL = ("eager", "aot_eager", "inductor")
-
-Rows = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Modes, and what differs from the defaults."""
 
 DIM0: Rows = (
     (ALL, {}),
@@ -149,16 +142,12 @@ def _info(probe: str, modes: tuple[str, ...], params: Exchange) -> CaseInfo:
     dims: tuple[str, ...] = ("block", "channel", "row", "column")
     if params.layout:
         dims = (*(("batch", "sequence") if params.layout == "bshd" else ("sequence", "batch")), "head", "feature")
-    return CaseInfo(
-        id=id_of(probe, params),
-        version=VERSION,
-        family=FAMILY,
-        probe=probe,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
-        expect="refusal" if outside else "values",
+    return case_of(
+        id_of(probe, params),
+        VERSION,
+        params,
+        modes,
+        outside=outside,
         dims={spec.name: dims for spec in params.tensors(params.sp or 2, 0)} | {"y": dims, "y2": dims},
         summary=f"{SUMMARY[probe]}{'; ' + outside if outside else ''}.",
     )

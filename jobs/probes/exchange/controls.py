@@ -8,24 +8,14 @@ for the self-test. The implementations are in ``mutants``; nothing here imports 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from jobs.contract import DTYPES, SUITES, ControlInfo
-from jobs.probes.exchange.cases import FAMILY, catalogue, id_of
+from jobs.contract import SUITES, ControlInfo
+from jobs.probes.case import EAGER, FLOATS, Values
+from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of
+from jobs.probes.exchange.cases import catalogue, id_of
 from jobs.probes.exchange.shapes import Exchange
 
-
-@dataclass(frozen=True)
-class Wrong:
-    """One mutant: the verdicts that are right for it, and what it does."""
-
-    expected: tuple[str, ...]
-    summary: str
-
-
-AGREE = ("agree",)
 MUTANTS: dict[str, Wrong] = {
     "zeroed": Wrong(("zero_gradient",), "the gradient is zero"),
     "block_zeroed": Wrong(("partial_zero",), "one block of the gradient is zero on every rank"),
@@ -47,7 +37,6 @@ MUTANTS: dict[str, Wrong] = {
 ON_SQUARES = ("zeroed", "block_zeroed", "times_ranks", "swapped", "wrong_shape", "detached", "input_mutated")
 """Mutants of dim0 that stand on the loss Σy², and not on a random incoming gradient."""
 
-Values = dict[str, Any]
 BSHD: Values = {"layout": "bshd", "heads": "squared"}
 SBHD: Values = {"layout": "sbhd", "heads": "squared"}
 TO_HEADS: Values = {"scatter": "heads"}
@@ -75,9 +64,7 @@ BESIDE_EVERY_RUN = {
     "seq_head": ("part_dropped", "not_sent_back", "forward_permuted"),
 }
 """Per probe, the mutants that every run has to catch, in float32; those of seq_head are what it has besides."""
-FLOATS = tuple(name for name in DTYPES if "float" in name)
 IN_ID = ("dtype", "layout", "scatter", "sp")
-EAGER, TRACED = ("eager",), ("aot_eager", "inductor")
 
 
 def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...]]]:
@@ -112,25 +99,7 @@ def controls() -> tuple[ControlInfo, ...]:
     known = {case.id for case in catalogue()}
     made = []
     for probe, name, values, modes in _rows():
-        case = id_of(probe, Exchange(**values))
-        if case not in known:
-            raise ValueError(f"control {probe}.{name} stands on a case that does not exist: {case}")
-        wrong = MUTANTS.get(name)
-        suffix = ",".join(f"{key}={values[key]}" for key in IN_ID if key in values)
-        made.append(
-            ControlInfo(
-                id=f"{FAMILY}/{probe}.{name}" + (f"[{suffix}]" if suffix else ""),
-                family=FAMILY,
-                case=case,
-                modes=modes,
-                expected=wrong.expected if wrong else AGREE,
-                summary=wrong.summary if wrong else "an implementation of ours that is right",
-                suite=_suite(probe, name, values),
-            )
-        )
+        case, suite = id_of(probe, Exchange(**values)), _suite(probe, name, values)
+        mark = mark_of(values, IN_ID)
+        made.append(control(probe, name, mark, case, known, modes, MUTANTS.get(name, RIGHT), suite))
     return tuple(made)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from jobs.contract import ControlInfo
-from jobs.probes.exchange.controls import implementation_of
+from jobs.probes.control import implementation_of
 from jobs.probes.exchange.shapes import Exchange, head_share
 from jobs.probes.traced import TracedAllToAll
 from jobs.subject.base import Operation, RankContext

@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import ALL, EAGER, TRACED, Rows, Values, case_id, case_of
 from jobs.probes.loss.shapes import KINDS, Aggregate, Loss, Tokens
 
 FAMILY = "loss"
 VERSION = 1
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-ALL = ("eager", "aot_eager", "inductor")
-
-Values = dict[str, Any]
-Rows = tuple[tuple[tuple[str, ...], Values], ...]
-"""Modes, and what differs from the defaults."""
 
 OTHER_TYPES = ("float64", "bfloat16", "float16")
 SUMMED, LOCAL = {"how": "summed"}, {"how": "local"}
@@ -219,16 +211,12 @@ def id_of(probe: str, values: Values) -> str:
 def _info(probe: str, suite: str, modes: tuple[str, ...], params: Loss) -> CaseInfo:
     key, what, axes = _told(probe, params)
     outside = OUTSIDE.get(getattr(params, "shape", "")) or OUTSIDE.get(getattr(params, "length", ""), "")
-    return CaseInfo(
-        id=case_id(FAMILY, probe, params, PROBES[probe][0], ("effective",)),
-        version=VERSION,
-        family=FAMILY,
-        probe=probe,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
-        expect="refusal" if outside else "values",
+    return case_of(
+        case_id(FAMILY, probe, params, PROBES[probe][0], ("effective",)),
+        VERSION,
+        params,
+        modes,
+        outside=outside,
         exact=False,
         dims=axes,
         suite=suite,

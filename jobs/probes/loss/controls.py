@@ -6,50 +6,50 @@ family's cells say nothing about the subject. The implementations are in ``mutan
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
-from jobs.contract import DTYPES, ControlInfo
+from jobs.contract import ControlInfo
+from jobs.probes.case import EAGER, FLOATS, Values
+from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of
 from jobs.probes.loss.cases import (
-    EAGER,
     EMPTY,
-    FAMILY,
     GATHER,
     INNER,
     LARGE,
     REDUCE,
     UNEVEN,
-    Values,
     catalogue,
     id_of,
 )
 
-AGREE = ("agree",)
-MUTANTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "zeroed": (("zero_gradient",), "the gradient is zero"),
-    "block_zeroed": (("partial_zero",), "one block of the gradient is zero on every rank"),
-    "times_ranks": (("scaled",), "the gradient is multiplied by the number of ranks"),
-    "over_ranks": (("scaled",), "the gradient is divided by the number of ranks"),
+MUTANTS: dict[str, Wrong] = {
+    "zeroed": Wrong(("zero_gradient",), "the gradient is zero"),
+    "block_zeroed": Wrong(("partial_zero",), "one block of the gradient is zero on every rank"),
+    "times_ranks": Wrong(("scaled",), "the gradient is multiplied by the number of ranks"),
+    "over_ranks": Wrong(("scaled",), "the gradient is divided by the number of ranks"),
     # Where sixteen bits cannot tell an order, tokens that have others' zeros for a gradient still show.
-    "swapped": (("permuted", "partial_zero"), "tokens and batch of the gradient are swapped"),
-    "rank_dropped": (("zero_gradient", "partial_zero"), "the last rank's gradient is zero, the others' are right"),
-    "stale": (("mismatch",), "the gradient is what a buffer held before"),
-    "not_a_number": (("mismatch",), "one element of the gradient is NaN"),
-    "detached": (("no_gradient",), "the output is detached from the logits"),
-    "input_mutated": (("mutated",), "the logits are changed in place"),
-    "wrong_shape": (("wrong_shape",), "the output has one dimension more"),
-    "ignored_counted": (("mismatch",), "tokens that do not count send a gradient, as if their label were a class"),
-    "last_left_out": (("forward_mismatch",), "the last rank's losses are left out"),
+    "swapped": Wrong(("permuted", "partial_zero"), "tokens and batch of the gradient are swapped"),
+    "rank_dropped": Wrong(("zero_gradient", "partial_zero"), "the last rank's gradient is zero, the others' are right"),
+    "stale": Wrong(("mismatch",), "the gradient is what a buffer held before"),
+    "not_a_number": Wrong(("mismatch",), "one element of the gradient is NaN"),
+    "detached": Wrong(("no_gradient",), "the output is detached from the logits"),
+    "input_mutated": Wrong(("mutated",), "the logits are changed in place"),
+    "wrong_shape": Wrong(("wrong_shape",), "the output has one dimension more"),
+    "ignored_counted": Wrong(("mismatch",), "tokens that do not count send a gradient, as if their label were a class"),
+    "last_left_out": Wrong(("forward_mismatch",), "the last rank's losses are left out"),
     # In sixteen bits the loss itself may be near enough; the gradient is not.
-    "mean_of_means": (("forward_mismatch", "mismatch"), "every rank's mean counts alike, however many tokens it has"),
-    "own_mean_backward": (("mismatch",), "the loss is right, the gradient that of every rank's own mean"),
-    "own_loss_alone": (("scaled",), "each rank's loss counts alone in the gradient, not all of them"),
-    "boundary_dropped": (("forward_mismatch",), "labels are shifted in each shard, so that its last token has none"),
-    "unshifted": (("forward_mismatch",), "labels are not shifted"),
+    "mean_of_means": Wrong(
+        ("forward_mismatch", "mismatch"), "every rank's mean counts alike, however many tokens it has"
+    ),
+    "own_mean_backward": Wrong(("mismatch",), "the loss is right, the gradient that of every rank's own mean"),
+    "own_loss_alone": Wrong(("scaled",), "each rank's loss counts alone in the gradient, not all of them"),
+    "boundary_dropped": Wrong(
+        ("forward_mismatch",), "labels are shifted in each shard, so that its last token has none"
+    ),
+    "unshifted": Wrong(("forward_mismatch",), "labels are not shifted"),
 }
-"""Per mutant, the verdicts that are right for it, and what it does."""
 
-TRACED = ("aot_eager", "inductor")
-FLOATS = tuple(name for name in DTYPES if "float" in name)
 VOCAB: Values = {**LARGE, "ignored": "uneven"}
 SUMS: Values = {**REDUCE, **UNEVEN}
 WHOLE: Values = {"batch": 2}
@@ -80,7 +80,9 @@ BESIDE_EVERY_RUN = {
     ("fwd_loss_bwd", "own_mean_backward"),
 }
 """In float32; everything else is a self-test's."""
-OTHERS: tuple[tuple[str, str, Values, tuple[str, ...], str], ...] = (
+Row = tuple[str, str, Values, tuple[str, ...], str]
+"""Probe, implementation, the case that it stands on, modes, suite."""
+OTHERS: tuple[Row, ...] = (
     ("vocab_cross_entropy", "wrong_shape", {"ignored": "one_empty", "loss": "square"}, EAGER, "full"),
     ("vocab_cross_entropy", "traced_reference", {}, TRACED[:1], "default"),
     ("aggregate", "traced_reference", SUMS, TRACED[:1], "full"),
@@ -89,36 +91,24 @@ OTHERS: tuple[tuple[str, str, Values, tuple[str, ...], str], ...] = (
     ("aggregate", "reference", {**GATHER, **EMPTY, "loss": "frozen"}, EAGER, "full"),
     ("fwd_loss_bwd", "reference", INNER, EAGER, "full"),
 )
-"""Probe, implementation, the case that it stands on, modes, suite."""
 IN_ID = ("dtype", "sp", "labels", "tokens", "wrap")
 
 
 @lru_cache
 def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
-    made = [
-        _control(probe, name, {**values, "dtype": dtype}, EAGER, _suite(probe, name, dtype))
-        for probe, (values, names) in ON.items()
-        for dtype in FLOATS
-        for name in names
-    ]
-    return tuple(made + [_control(*row) for row in OTHERS])
+    known = {case.id for case in catalogue()}
+    return tuple(
+        control(
+            probe, name, mark_of(values, IN_ID), id_of(probe, values), known, modes, MUTANTS.get(name, RIGHT), suite
+        )
+        for probe, name, values, modes, suite in (*_in_each_type(), *OTHERS)
+    )
 
 
-def _suite(probe: str, name: str, dtype: str) -> str:
-    return "default" if dtype == "float32" and (probe, name) in BESIDE_EVERY_RUN else "full"
-
-
-def _control(probe: str, name: str, values: Values, modes: tuple[str, ...], suite: str) -> ControlInfo:
-    case = id_of(probe, values)
-    if case not in {one.id for one in catalogue()}:
-        raise ValueError(f"control {probe}.{name} stands on a case that does not exist: {case}")
-    expected, summary = MUTANTS.get(name, (AGREE, "an implementation of ours that is right"))
-    suffix = ",".join(f"{key}={values[key]}" for key in IN_ID if key in values)
-    identity = f"{FAMILY}/{probe}.{name}" + (f"[{suffix}]" if suffix else "")
-    return ControlInfo(identity, FAMILY, case, modes, expected, summary, suite)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]
+def _in_each_type() -> Iterator[Row]:
+    for probe, (values, names) in ON.items():
+        for dtype in FLOATS:
+            for name in names:
+                usual = dtype == "float32" and (probe, name) in BESIDE_EVERY_RUN
+                yield probe, name, {**values, "dtype": dtype}, EAGER, "default" if usual else "full"

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 
 from jobs.contract import ControlInfo
-from jobs.probes.loss.controls import implementation_of
+from jobs.probes.control import implementation_of
 from jobs.probes.loss.shapes import IGNORED, Aggregate, Loss, Shards, Tokens
 from jobs.probes.passes import Function
 from jobs.probes.traced import TracedAllToAll

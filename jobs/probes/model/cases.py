@@ -7,20 +7,13 @@ The axes are covered in pairs. Each row of a table below is one case, and says o
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import ALL, EAGER, TRACED, Rows, case_id, case_of
 from jobs.probes.model.shapes import Decoder
 
 FAMILY, PROBE = "model", "decoder"
 VERSION = 1
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-ALL = ("eager", "aot_eager", "inductor")
-
-Rows = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Modes, and what differs from the defaults."""
 
 ULYSSES = {"via": "ulysses"}
 DEFAULT: Rows = (
@@ -78,15 +71,11 @@ def id_of(params: Decoder) -> str:
 
 def _info(modes: tuple[str, ...], suite: str, params: Decoder) -> CaseInfo:
     stepped = "one step of Adam without weight decay" if params.step == "adam" else "every gradient"
-    return CaseInfo(
-        id=id_of(params),
-        version=VERSION,
-        family=FAMILY,
-        probe=PROBE,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
+    return case_of(
+        id_of(params),
+        VERSION,
+        params,
+        modes,
         exact=False,
         dims=params.dims(params.sp or 2),
         suite=suite,

@@ -6,26 +6,16 @@ the four types are a self-test's.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import ControlInfo
-from jobs.probes.model.cases import FAMILY, PROBE, catalogue, id_of
+from jobs.probes.case import EAGER, Values
+from jobs.probes.control import RIGHT, Wrong, control
+from jobs.probes.model.cases import PROBE, catalogue, id_of
 from jobs.probes.model.shapes import Decoder
 
-
-@dataclass(frozen=True)
-class Wrong:
-    """One mutant: the verdicts that are right for it, what it does, and whether it stands beside every run."""
-
-    expected: tuple[str, ...]
-    summary: str
-    everywhere: bool = False
-
-
-AGREE = ("agree",)
 OF_ATTENTION: dict[str, Wrong] = {
     "detached": Wrong(("no_gradient",), "what attention returns is detached from what it was given"),
     "zeroed": Wrong(("zero_gradient",), "no gradient comes back through attention", everywhere=True),
@@ -52,8 +42,8 @@ OF_TRAINING: dict[str, Wrong] = {
     "decayed": Wrong(("mismatch",), "parameters decay besides"),
 }
 MUTANTS = OF_ATTENTION | OF_TRAINING
+OURS = dataclasses.replace(RIGHT, summary="an attention and a step of ours that are right")
 
-Values = dict[str, Any]
 STEPPED: dict[str, Values] = {
     "float32": {"step": "adam", "traced": "attention"},
     "float64": {"step": "adam", "dtype": "float64"},
@@ -68,7 +58,6 @@ UNSTEPPED: dict[str, Values] = {
     "float16": {"dtype": "float16", "layout": "sbhd", "loss": "shared", "gate": "no"},
 }
 """The same for one whose factor a step would hide: a step is no multiple of the gradient."""
-EAGER = ("eager",)
 
 
 def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...], str]]:
@@ -90,26 +79,7 @@ def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...], str]]:
 def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
     known = {case.id for case in catalogue()}
-    made = []
-    for name, mark, values, modes, suite in _rows():
-        case = id_of(Decoder(**values))
-        if case not in known:
-            raise ValueError(f"control {name} stands on a case that does not exist: {case}")
-        wrong = MUTANTS.get(name)
-        made.append(
-            ControlInfo(
-                id=f"{FAMILY}/{PROBE}.{name}" + (f"[{mark}]" if mark else ""),
-                family=FAMILY,
-                case=case,
-                modes=modes,
-                expected=wrong.expected if wrong else AGREE,
-                summary=wrong.summary if wrong else "an attention and a step of ours that are right",
-                suite=suite,
-            )
-        )
-    return tuple(made)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]
+    return tuple(
+        control(PROBE, name, mark, id_of(Decoder(**values)), known, modes, MUTANTS.get(name, OURS), suite)
+        for name, mark, values, modes, suite in _rows()
+    )

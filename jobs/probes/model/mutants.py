@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from jobs.contract import ControlInfo
 from jobs.probes.attention.core import Core
-from jobs.probes.model.controls import implementation_of
+from jobs.probes.control import implementation_of
 from jobs.probes.model.decoder import Attend, Decoding, Function, scopes
 from jobs.probes.model.shapes import LEARNING_RATE, MOMENT, ROOT, STEP, Decoder
 from jobs.probes.model.training import Named, Trainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import Rows, case_id, case_of
 from jobs.probes.tiled.base import Chunked, Tiled
 from jobs.probes.tiled.rows import (
     COMPUTE,
@@ -22,7 +22,6 @@ from jobs.probes.tiled.rows import (
     MORE_FUSED_LOSS,
     MORE_LOSS,
     MORE_MLP,
-    Rows,
 )
 from jobs.probes.tiled.shapes import (
     PARAMS,
@@ -68,16 +67,12 @@ def id_of(probe: str, params: Tiled) -> str:
 def _info(probe: str, modes: tuple[str, ...], params: Tiled, suite: str) -> CaseInfo:
     outside = _outside(params)
     aside = outside or _aside(params)
-    return CaseInfo(
-        id=id_of(probe, params),
-        version=VERSION,
-        family=FAMILY,
-        probe=probe,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
-        expect="refusal" if outside else "values",
+    return case_of(
+        id_of(probe, params),
+        VERSION,
+        params,
+        modes,
+        outside=outside,
         exact=False,
         dims=_dims(params),
         suite=suite,

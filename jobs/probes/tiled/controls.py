@@ -7,25 +7,16 @@ for the self-test. The implementations are in ``mutants``; nothing here imports 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from jobs.contract import DTYPES, SUITES, ControlInfo
-from jobs.probes.tiled.cases import FAMILY, catalogue, id_of
+from jobs.contract import SUITES, ControlInfo
+from jobs.probes.case import EAGER, FLOATS, Values
+from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of
+from jobs.probes.tiled.cases import catalogue, id_of
 from jobs.probes.tiled.shapes import PARAMS
 
-
-@dataclass(frozen=True)
-class Wrong:
-    """One mutant: the verdicts that are right for it, and what it does."""
-
-    expected: tuple[str, ...]
-    summary: str
-
-
-AGREE = ("agree",)
 MUTANTS: dict[str, Wrong] = {
     "zeroed": Wrong(("zero_gradient",), "the gradient of the activation is zero"),
     "block_zeroed": Wrong(("partial_zero",), "the gradient of the activation is zero in the last shard"),
@@ -48,7 +39,6 @@ MUTANTS: dict[str, Wrong] = {
     "scale_forgotten": Wrong(("mismatch", "scaled"), "gradients of parameters do not see the incoming gradient"),
 }
 
-Values = dict[str, Any]
 SUM_WEIGHTED: Values = {"reduction": "sum", "loss": "weighted"}
 ELSEWHERE: dict[str, tuple[str, Values]] = {
     "wrong_shape": ("mlp", {"loss": "square"}),
@@ -62,8 +52,6 @@ BESIDE_EVERY_RUN = (
 ROUNDED_AWAY = {"swapped": ("mismatch",)}
 """What else a mutant may be called in 16 bits: sorted values that were rounded apart are no longer the same values."""
 IN_ONE_TYPE = ("left_behind",)
-FLOATS = tuple(name for name in DTYPES if "float" in name)
-EAGER, TRACED = ("eager",), ("aot_eager", "inductor")
 
 
 def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...]]]:
@@ -85,36 +73,19 @@ def _suite(probe: str, name: str, values: Values) -> str:
     return SUITES[0] if in_default and (probe == "mlp" or name in MUTANTS) else SUITES[-1]
 
 
-def _expected(name: str, dtype: str) -> tuple[str, ...]:
+def _wrong(name: str, dtype: str) -> Wrong:
+    wrong = MUTANTS.get(name, RIGHT)
     more = ROUNDED_AWAY.get(name, ()) if dtype in ("float16", "bfloat16") else ()
-    return (*MUTANTS[name].expected, *more)
+    return dataclasses.replace(wrong, expected=(*wrong.expected, *more))
 
 
 @lru_cache
 def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
-    known = {case.id: case for case in catalogue()}
+    known = {case.id for case in catalogue()}
     made = []
     for probe, name, values, modes in _rows():
-        case = id_of(probe, PARAMS[probe](**values))
-        if case not in known:
-            raise ValueError(f"control {probe}.{name} stands on a case that does not exist: {case}")
-        wrong = MUTANTS.get(name)
-        suffix = f"[dtype={values['dtype']}]" if "dtype" in values else ""
-        made.append(
-            ControlInfo(
-                id=f"{FAMILY}/{probe}.{name}{suffix}",
-                family=FAMILY,
-                case=case,
-                modes=modes,
-                expected=_expected(name, values["dtype"]) if wrong else AGREE,
-                summary=wrong.summary if wrong else "an implementation of ours that is right",
-                suite=_suite(probe, name, values),
-            )
-        )
+        case, suite = id_of(probe, PARAMS[probe](**values)), _suite(probe, name, values)
+        wrong = _wrong(name, values.get("dtype", "float32"))
+        made.append(control(probe, name, mark_of(values, ("dtype",)), case, known, modes, wrong, suite))
     return tuple(made)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]

@@ -14,8 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 
 from jobs.contract import ControlInfo
+from jobs.probes.control import implementation_of
 from jobs.probes.tiled.base import IGNORED
-from jobs.probes.tiled.controls import implementation_of
 from jobs.probes.tiled.functions import Module
 from jobs.probes.tiled.wrongs import BACKWARDS, FORWARDS, Gradients, Scene, right, right_gradients
 from jobs.subject.base import RankContext, Subject

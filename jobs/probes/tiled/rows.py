@@ -6,14 +6,7 @@ first the default suite, then what only the full one has. Nothing here imports t
 
 from __future__ import annotations
 
-from typing import Any
-
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-ALL = ("eager", "aot_eager", "inductor")
-
-Rows = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
-"""Modes, and what differs from the defaults."""
+from jobs.probes.case import ALL, EAGER, TRACED, Rows
 
 SUM, MEAN, BALANCED = {"reduction": "sum"}, {"reduction": "mean"}, {"reduction": "balanced"}
 HALF, DOUBLE, BRAIN = {"dtype": "float16"}, {"dtype": "float64"}, {"dtype": "bfloat16"}

@@ -10,21 +10,13 @@ are private, such as _all_gather_base of torch.distributed.nn, are left out.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import case_id, to_strings
+from jobs.probes.case import ALL, EAGER, TRACED, Rows, Values, case_id, case_of
 from jobs.probes.torch_itself.shapes import AGGREGATION, Aggregation, Collective
 
 FAMILY = "torch-itself"
 VERSION = 1
-EAGER = ("eager",)
-TRACED = ("eager", "aot_eager")
-ALL = ("eager", "aot_eager", "inductor")
-
-Values = dict[str, Any]
-Rows = tuple[tuple[tuple[str, ...], Values], ...]
-"""Modes, and what differs from the defaults."""
 
 BUFFER, NN_INSIDE, INSIDE = "buffer_in_function", "nn_in_function", "functional_in_function"
 NN, NN_LIST, LIST = "nn", "nn_list", "list_in_function"
@@ -183,15 +175,11 @@ def _collective(probe: str, modes: tuple[str, ...], params: Collective) -> CaseI
     asked = params.sp and (params.collective, params.api) == ("broadcast", FUNCTIONAL)
     named = ROOTS[params.root] if asked else ""
     dims = ("block" if probe == "dim0" else "row", "channel", "height", "width")
-    return CaseInfo(
-        id=case_id(FAMILY, probe, params, SHOWN, HIDDEN),
-        version=VERSION,
-        family=FAMILY,
-        probe=probe,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
+    return case_of(
+        case_id(FAMILY, probe, params, SHOWN, HIDDEN),
+        VERSION,
+        params,
+        modes,
         dims=dict.fromkeys(("x", "w", "y"), dims),
         transports=OVER_ALL if modes == EAGER and (params.collective, params.api) in DISPATCHED else OVER,
         summary=f"{WHAT[probe]}: {WAYS[params.api]}{named}; {SUM_OF_ALL}.",
@@ -199,15 +187,11 @@ def _collective(probe: str, modes: tuple[str, ...], params: Collective) -> CaseI
 
 
 def _aggregation(modes: tuple[str, ...], params: Aggregation) -> CaseInfo:
-    return CaseInfo(
-        id=case_id(FAMILY, AGGREGATION, params, SHOWN_OF_LOSSES),
-        version=VERSION,
-        family=FAMILY,
-        probe=AGGREGATION,
-        params=to_strings(params),
-        modes=modes,
-        dtype=params.dtype,
-        sp=params.sp,
+    return case_of(
+        case_id(FAMILY, AGGREGATION, params, SHOWN_OF_LOSSES),
+        VERSION,
+        params,
+        modes,
         exact=False,
         dims={"x": ("token", "class"), "y": (), "w": ()},
         transports=OVER_ALL if params.recipe == "all_gather" else OVER,

@@ -10,46 +10,42 @@ from __future__ import annotations
 from functools import lru_cache
 
 from jobs.contract import SUITES, ControlInfo
+from jobs.probes.case import EAGER, Values
+from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of
 from jobs.probes.torch_itself.cases import (
     AUTOGRAD,
     BUFFER,
-    EAGER,
-    FAMILY,
     FUNCTIONAL,
     INSIDE,
     NN,
     STRIDED_GRADIENT,
     SUBGROUP,
     WEIGHTED,
-    Values,
     catalogue,
     id_of,
 )
 from jobs.probes.torch_itself.shapes import AGGREGATION
 
-AGREE = ("agree",)
-MUTANTS: dict[str, tuple[tuple[str, ...], str]] = {
-    "zeroed": (("zero_gradient",), "the gradient is zero"),
-    "times_ranks": (("scaled",), "the gradient is multiplied by the number of ranks"),
-    "over_ranks": (("scaled",), "the gradient is divided by the number of ranks"),
-    "own_alone": (("mismatch",), "the backward forgets the other ranks: each keeps its part of its own gradient"),
-    "last_left_out": (("mismatch",), "what the last rank sends back is left out of the sum"),
-    "last_part_zeroed": (("partial_zero",), "the part of the gradient that belongs to the last rank is zero"),
-    "on_every_rank": (("mismatch",), "the source's gradient is there on every rank"),
-    "swapped": (("permuted",), "two dimensions of the gradient are swapped"),
-    "stale": (("mismatch",), "the gradient is what a buffer held before"),
-    "not_a_number": (("mismatch",), "one element of the gradient is NaN"),
-    "detached": (("no_gradient",), "the output is detached from the input"),
-    "averaged": (("forward_mismatch",), "the output is divided by the number of ranks"),
-    "wrong_shape": (("wrong_shape",), "the output has its first two dimensions merged"),
-    "input_mutated": (("mutated",), "the input is changed in place"),
-    "cotangent_mutated": (("mutated",), "the incoming gradient is changed in place"),
-    "own_loss_alone": (("scaled",), "each rank's loss counts alone in the gradient, not all of them"),
-    "mean_of_means": (("forward_mismatch",), "every rank's mean counts alike, however many tokens it has"),
+MUTANTS: dict[str, Wrong] = {
+    "zeroed": Wrong(("zero_gradient",), "the gradient is zero"),
+    "times_ranks": Wrong(("scaled",), "the gradient is multiplied by the number of ranks"),
+    "over_ranks": Wrong(("scaled",), "the gradient is divided by the number of ranks"),
+    "own_alone": Wrong(("mismatch",), "the backward forgets the other ranks: each keeps its part of its own gradient"),
+    "last_left_out": Wrong(("mismatch",), "what the last rank sends back is left out of the sum"),
+    "last_part_zeroed": Wrong(("partial_zero",), "the part of the gradient that belongs to the last rank is zero"),
+    "on_every_rank": Wrong(("mismatch",), "the source's gradient is there on every rank"),
+    "swapped": Wrong(("permuted",), "two dimensions of the gradient are swapped"),
+    "stale": Wrong(("mismatch",), "the gradient is what a buffer held before"),
+    "not_a_number": Wrong(("mismatch",), "one element of the gradient is NaN"),
+    "detached": Wrong(("no_gradient",), "the output is detached from the input"),
+    "averaged": Wrong(("forward_mismatch",), "the output is divided by the number of ranks"),
+    "wrong_shape": Wrong(("wrong_shape",), "the output has its first two dimensions merged"),
+    "input_mutated": Wrong(("mutated",), "the input is changed in place"),
+    "cotangent_mutated": Wrong(("mutated",), "the incoming gradient is changed in place"),
+    "own_loss_alone": Wrong(("scaled",), "each rank's loss counts alone in the gradient, not all of them"),
+    "mean_of_means": Wrong(("forward_mismatch",), "every rank's mean counts alike, however many tokens it has"),
 }
-"""Per mutant, the verdicts that are right for it, and what it does."""
 
-TRACED = ("aot_eager", "inductor")
 DIM0: Values = {"api": BUFFER}
 UNEVEN: Values = {"api": AUTOGRAD, **WEIGHTED, "splits": "uneven"}
 UNEVEN_LOSS: Values = {"recipe": "all_reduce", "tokens": "uneven", "dtype": "float32"}
@@ -128,20 +124,11 @@ IN_A_SELF_TEST: Rows = (
 def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
     known = {case.id for case in catalogue()}
-    made = []
-    for suite, rows in zip(SUITES, (BESIDE_EVERY_RUN, IN_A_SELF_TEST), strict=True):
-        for probe, values, modes, names in rows:
-            case = id_of(probe, values)
-            if case not in known:
-                raise ValueError(f"controls of {probe} stand on a case that does not exist: {case}")
-            suffix = ",".join(f"{key}={values[key]}" for key in IN_ID if key in values)
-            for name in names:
-                expected, summary = MUTANTS.get(name, (AGREE, "an implementation of ours that is right"))
-                ident = f"{FAMILY}/{probe}.{name}" + (f"[{suffix}]" if suffix else "")
-                made.append(ControlInfo(ident, FAMILY, case, modes, tuple(expected), summary, suite))
-    return tuple(made)
-
-
-def implementation_of(control: ControlInfo) -> str:
-    """The name of the control's implementation in ``mutants``."""
-    return control.id.partition(".")[2].partition("[")[0]
+    return tuple(
+        control(
+            probe, name, mark_of(values, IN_ID), id_of(probe, values), known, modes, MUTANTS.get(name, RIGHT), suite
+        )
+        for suite, rows in zip(SUITES, (BESIDE_EVERY_RUN, IN_A_SELF_TEST), strict=True)
+        for probe, values, modes, names in rows
+        for name in names
+    )

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from jobs.contract import ControlInfo
-from jobs.probes.torch_itself.controls import implementation_of
+from jobs.probes.control import implementation_of
 from jobs.probes.torch_itself.shapes import CLASSES, IGNORED, Aggregation, Collective
 from jobs.probes.traced import TracedAllToAll
 from jobs.subject.base import Operation, RankContext
