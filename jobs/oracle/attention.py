@@ -13,7 +13,8 @@ import torch
 from jobs.contract import CaseInfo
 from jobs.oracle import Expected, dense
 from jobs.oracle.dense import Form, Holding
-from jobs.probes.attention.shapes import LAYER_AFTER, LAYOUTS, Attention, Chunked, Distributed, UlyssesHF, params_of
+from jobs.probes.attention.shapes import LAYOUTS, Attention, Chunked, Distributed, UlyssesHF, params_of
+from jobs.probes.case import LAYER_AFTER
 
 
 def expected(case: CaseInfo, world_size: int) -> Iterator[Expected]:

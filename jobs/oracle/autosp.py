@@ -14,17 +14,8 @@ import torch
 from jobs.contract import CaseInfo
 from jobs.oracle import Expected, dense
 from jobs.oracle.dense import Holding
-from jobs.probes.autosp.shapes import (
-    FEATURES,
-    LAYER_AFTER,
-    LAYER_BEFORE,
-    LAYERS,
-    PROJECTIONS,
-    Exchanged,
-    Gathered,
-    Rewritten,
-    params_of,
-)
+from jobs.probes.autosp.shapes import FEATURES, LAYERS, PROJECTIONS, Exchanged, Gathered, Rewritten, params_of
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE
 
 HEAD, SEQUENCE = 1, 2
 """Dimensions of [batch, heads, sequence, features]."""

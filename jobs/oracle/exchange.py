@@ -14,8 +14,8 @@ import torch
 from jobs.contract import CaseInfo
 from jobs.oracle import Expected
 from jobs.oracle.drawn import Parts, direction, drawn
-from jobs.probes.case import LOSS_SCALE
-from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, Exchange, params_of
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE, LOSS_SCALE
+from jobs.probes.exchange.shapes import Exchange, params_of
 from jobs.values import dtype_of
 
 

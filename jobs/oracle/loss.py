@@ -15,15 +15,8 @@ import torch
 from jobs.contract import CaseInfo
 from jobs.oracle import Expected, dense
 from jobs.oracle.dense import Holding
-from jobs.probes.loss.shapes import (
-    IGNORED,
-    LAYER_AFTER,
-    LAYER_BEFORE,
-    Aggregate,
-    Shards,
-    Tokens,
-    params_of,
-)
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE
+from jobs.probes.loss.shapes import IGNORED, Aggregate, Shards, Tokens, params_of
 
 Parts = list[torch.Tensor]
 

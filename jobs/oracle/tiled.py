@@ -16,7 +16,8 @@ import torch
 from jobs.contract import CaseInfo
 from jobs.oracle import Expected, dense
 from jobs.oracle.dense import Holding
-from jobs.probes.tiled.base import IGNORED, LAYER_AFTER, LAYER_BEFORE, Tiled
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE
+from jobs.probes.tiled.base import IGNORED, Tiled
 from jobs.probes.tiled.shapes import (
     ChunkedFeedForward,
     ChunkedLogitsLoss,

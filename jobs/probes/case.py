@@ -24,6 +24,11 @@ Values = dict[str, Any]
 Rows = tuple[tuple[tuple[str, ...], Values], ...]
 """Cases of one probe: modes, and what differs from the defaults."""
 
+COTANGENTS = {"weighted": ("w",), "shared": ("w",), "accumulate": ("w", "w2")}
+"""The incoming gradients that a loss takes."""
+LAYER_BEFORE, LAYER_AFTER = 0.5, 4.0
+"""The factors of a traced layer around a call: powers of two, so that every type stays exact."""
+
 LOSS_SCALE = 1024.0
 """The factor of a scaled loss: a power of two, so that every type stays exact."""
 
@@ -50,6 +55,20 @@ class TensorSpec:
     step: float = 1.0
     shared: bool = False
     integers: tuple[int, ...] = ()
+
+
+def strided(
+    name: str,
+    role: str,
+    shape: tuple[int, ...],
+    strides: str,
+    factor: float = 1.0,
+    step: float = 1.0,
+    shared: bool = False,
+) -> TensorSpec:
+    """A tensor that lies in memory as ``strides`` says; an expanded one repeats along its last dimension but one."""
+    drawn = (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
+    return TensorSpec(name, role, shape, drawn, strides, factor, step, shared)
 
 
 def case_id(family: str, probe: str, params: Any, shown: tuple[str, ...], hidden: tuple[str, ...] = ()) -> str:

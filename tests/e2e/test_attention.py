@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from service import store
-from service.subjects import Unreachable
-from tests.support.running import run_tree
-from tests.support.runtimes import runtime
+from tests.support.running import run_release
 
 pytestmark = pytest.mark.torch
 BSHD = "attention/distributed[layout=bshd,heads=squared,kv=ranks,dtype=float32,causal=yes]"
@@ -32,11 +30,7 @@ CASES = [BSHD, LAYER, SBHD, OVERLAP, GATHER, ULYSSES, CHUNKS, FEW]
 
 def rows(home: Path, release: str, torch: str, mode: str = "eager", cases: Sequence[str] = CASES) -> Rows:
     """What a release answered, by case."""
-    try:
-        run = run_tree(home, release, [runtime(torch)], cases=cases, modes=(mode,))
-    except Unreachable as error:
-        pytest.skip(str(error))
-    return {row.case: row for row in run.rows}
+    return {row.case: row for row in run_release(home, release, torch, cases=cases, modes=(mode,)).rows}
 
 
 def test_0_19_6_on_2_11_0(tmp_path: Path) -> None:

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from service import store
-from service.subjects import Unreachable
-from tests.support.running import run_tree
-from tests.support.runtimes import runtime
+from tests.support.running import run_release
 
 pytestmark = pytest.mark.torch
 DECODER = "model/decoder[via={},layout=bshd,kv=half,gate=yes,dtype=float32,loss=entropy,step=adam]"
@@ -31,11 +29,7 @@ Rows = dict[str, store.CellRow]
 
 def rows(home: Path, release: str, torch: str, mode: str, cases: Sequence[str]) -> Rows:
     """What a release answered, by case."""
-    try:
-        run = run_tree(home, release, [runtime(torch)], cases=cases, modes=(mode,))
-    except Unreachable as error:
-        pytest.skip(str(error))
-    return {row.case: row for row in run.rows}
+    return {row.case: row for row in run_release(home, release, torch, cases=cases, modes=(mode,)).rows}
 
 
 def test_a_model_with_traced_layers_on_0_19_6(tmp_path: Path) -> None:

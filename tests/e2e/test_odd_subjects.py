@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 import threading
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from service import store
+from tests.support.processes import processes_in
 from tests.support.running import ONE_CASE, QUICK, Run, run_tree, submit, work
 from tests.support.runtimes import runtime
 from tests.support.subjects import write_subject
@@ -232,24 +232,12 @@ def test_stopping_keeps_what_is_finished_leaves_no_process_and_resumes(tmp_path:
     assert verdict_of(run) == "agree"
     assert [row.verdict for row in run.rows].count(None) == 1
     assert time.monotonic() - began < 120  # not the 999 s that the subject sleeps
-    assert not _processes_in(tmp_path / "home")
+    assert not processes_in(tmp_path / "home")
     mark.touch()
     done.clear()
     work(run, lambda event: done.append(event.cell) if isinstance(event, events.CellDone) else None)
     assert set(run.verdicts().values()) == {"agree"}
     assert len(done) == 1
-
-
-def _processes_in(folder: Path) -> list[str]:
-    """Processes whose working directory is below ``folder``."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "cwd").readlink().is_relative_to(folder):
-                found.append(process.name)
-        except OSError:
-            continue
-    return [pid for pid in found if pid != str(os.getpid())]
 
 
 def test_a_backward_that_skips_its_collective_on_one_rank_hangs_in_the_backward_of_the_others(tmp_path: Path) -> None:

@@ -14,10 +14,8 @@ import pytest
 
 from jobs.contract import CaseInfo
 from jobs.probes import catalogue
-from service.config import load_settings
-from service.subjects import Unreachable, parse_subject, resolve
 from service.verdicts import Verdict
-from tests.support.running import Run, run_tree
+from tests.support.running import Run, run_release, run_tree
 from tests.support.runtimes import runtime
 from tests.support.scripts import Numbers, Said, handed_in, run_script, script_of, stored
 
@@ -58,12 +56,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def release(factory: pytest.TempPathFactory, cases: Sequence[str], mode: str) -> Run:
-    settings = load_settings()
-    try:
-        resolve(parse_subject(RELEASE, settings), settings)
-    except Unreachable as error:
-        pytest.skip(str(error))
-    return run_tree(factory.mktemp("home"), RELEASE, [runtime(TORCH)], cases=cases, modes=[mode])
+    return run_release(factory.mktemp("home"), RELEASE, TORCH, cases=cases, modes=[mode])
 
 
 def compared(run: Run, case: str, folder: Path, transport: str = "gloo") -> tuple[str, Said]:
@@ -124,12 +117,7 @@ def test_torchs_own_collectives_need_no_subject_over_either_transport(tmp_path: 
 
 
 def test_a_release_that_cannot_be_imported_shows_the_error(tmp_path: Path) -> None:
-    settings = load_settings()
-    try:
-        resolve(parse_subject(RELEASE, settings), settings)
-    except Unreachable as error:
-        pytest.skip(str(error))
-    run = run_tree(tmp_path / "home", RELEASE, [runtime(OLD_TORCH)], cases=[DIM0])
+    run = run_release(tmp_path / "home", RELEASE, OLD_TORCH, cases=[DIM0])
     (row,) = run.rows
     assert row.verdict == "unimportable"
     said = run_script(script_of(run, row), row, run.settings.home, tmp_path / "script")

@@ -10,15 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from service import store
-from service.config import load_settings
-from service.subjects import Unreachable, parse_subject, resolve
-from tests.support.running import ONE_CASE, Run, run_tree, submit, work
+from tests.support.running import ONE_CASE, Run, run_release, run_tree, submit, work
 from tests.support.runtimes import runtime
 from workers import events
 
@@ -27,22 +24,8 @@ SEQ_HEAD = "exchange/seq_head[layout=bshd,scatter=heads,heads=double,dtype=float
 TINY = Path(__file__).resolve().parent.parent / "data" / "tinysp"
 
 
-@cache
-def _have(release: str) -> str:
-    settings = load_settings()
-    try:
-        resolve(parse_subject(release, settings), settings)
-    except Unreachable as error:
-        return str(error)
-    return ""
-
-
-def run_release(home: Path, release: str, torch: str, *world_sizes: int, modes: tuple[str, ...]) -> Run:
-    if missing := _have(release):
-        pytest.skip(missing)
-    return run_tree(
-        home, release, [runtime(torch)], cases=[ONE_CASE, SEQ_HEAD], modes=modes, world_sizes=world_sizes or (2,)
-    )
+def of_release(home: Path, release: str, torch: str, *world_sizes: int, modes: tuple[str, ...]) -> Run:
+    return run_release(home, release, torch, cases=[ONE_CASE, SEQ_HEAD], modes=modes, world_sizes=world_sizes or (2,))
 
 
 def row_of(run: Run, case: str, mode: str, world_size: int = 2) -> store.CellRow:
@@ -50,7 +33,7 @@ def row_of(run: Run, case: str, mode: str, world_size: int = 2) -> store.CellRow
 
 
 def test_the_traced_dim0_exchange_of_0_18_3_has_no_gradient_on_2_11_0(tmp_path: Path) -> None:
-    run = run_release(tmp_path, "deepspeed==0.18.3", "2.11.0-index", 2, 4, modes=("eager", "aot_eager"))
+    run = of_release(tmp_path, "deepspeed==0.18.3", "2.11.0-index", 2, 4, modes=("eager", "aot_eager"))
     for world_size, elements in ((2, 64), (4, 128)):
         traced = row_of(run, ONE_CASE, "aot_eager", world_size)
         assert (traced.verdict, traced.forward_ok) == ("zero_gradient", True)
@@ -60,7 +43,7 @@ def test_the_traced_dim0_exchange_of_0_18_3_has_no_gradient_on_2_11_0(tmp_path: 
 
 
 def test_0_19_8_mended_dim0_and_lost_the_sequence_head_exchange_on_2_11_0(tmp_path: Path) -> None:
-    run = run_release(tmp_path, "deepspeed==0.19.8", "2.11.0-index", modes=("eager", "aot_eager"))
+    run = of_release(tmp_path, "deepspeed==0.19.8", "2.11.0-index", modes=("eager", "aot_eager"))
     assert row_of(run, ONE_CASE, "eager").verdict == "agree"
     assert row_of(run, ONE_CASE, "aot_eager").verdict == "agree"
     # Not in any report that we know of; confirmed by a script of DeepSpeed and torch alone under torchrun.
@@ -70,10 +53,10 @@ def test_0_19_8_mended_dim0_and_lost_the_sequence_head_exchange_on_2_11_0(tmp_pa
 
 
 def test_on_2_2_2_0_18_3_is_right_but_untraced_and_0_19_8_cannot_be_imported(tmp_path: Path) -> None:
-    old = run_release(tmp_path / "old", "deepspeed==0.18.3", "2.2.2-index", modes=("eager", "aot_eager"))
+    old = of_release(tmp_path / "old", "deepspeed==0.18.3", "2.2.2-index", modes=("eager", "aot_eager"))
     assert row_of(old, ONE_CASE, "eager").verdict == "agree"
     assert row_of(old, ONE_CASE, "aot_eager").verdict == "agree_untraced"
-    new = run_release(tmp_path / "new", "deepspeed==0.19.8", "2.2.2-index", modes=("eager",))
+    new = of_release(tmp_path / "new", "deepspeed==0.19.8", "2.2.2-index", modes=("eager",))
     assert {row.verdict for row in new.rows} == {"unimportable"}
     assert "custom_op" in new.rows[0].detail
     assert "deepspeed.sequence.layer, line 326" in new.rows[0].detail
@@ -82,12 +65,12 @@ def test_on_2_2_2_0_18_3_is_right_but_untraced_and_0_19_8_cannot_be_imported(tmp
 def test_on_2_13_0_the_traced_exchanges_are_right_again(tmp_path: Path) -> None:
     built = runtime("2.13.0-cpu")
     for release in ("deepspeed==0.18.3", "deepspeed==0.19.8"):
-        run = run_release(tmp_path / release, release, built.name, modes=("aot_eager",))
+        run = of_release(tmp_path / release, release, built.name, modes=("aot_eager",))
         assert {row.verdict for row in run.rows} == {"agree"}
 
 
 def test_inductor_shows_the_same_zero(tmp_path: Path) -> None:
-    run = run_release(tmp_path, "deepspeed==0.18.3", "2.11.0-index", modes=("inductor",))
+    run = of_release(tmp_path, "deepspeed==0.18.3", "2.11.0-index", modes=("inductor",))
     row = row_of(run, ONE_CASE, "inductor")
     assert (row.verdict, row.forward_ok, row.nonzero_got, row.nonzero_expected) == ("zero_gradient", True, 0, 64)
 

@@ -26,8 +26,8 @@ from jobs.contract import CaseInfo
 from jobs.oracle.attention import form_of
 from jobs.oracle.dense import NOISE
 from jobs.oracle.drawn import drawn
-from jobs.probes.attention.shapes import LAYER_AFTER, Attention, Chunked, Distributed, UlyssesHF, params_of
-from jobs.probes.case import LOSS_SCALE
+from jobs.probes.attention.shapes import Attention, Chunked, Distributed, UlyssesHF, params_of
+from jobs.probes.case import LAYER_AFTER, LOSS_SCALE
 from tests.jobs.forked import Build, Kept, run
 
 ROOM = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}

@@ -14,7 +14,6 @@ import functools
 import itertools
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,11 +22,12 @@ from jobs import oracle, probes
 from jobs.contract import CaseInfo
 from jobs.oracle.drawn import drawn
 from jobs.probes.autosp.run import model_of
-from jobs.probes.autosp.shapes import LAYER_AFTER, LAYER_BEFORE, TOKENS, Exchanged, Rewritten, params_of
-from jobs.probes.case import LOSS_SCALE
+from jobs.probes.autosp.shapes import TOKENS, Exchanged, Rewritten, params_of
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE, LOSS_SCALE
 from jobs.subject.base import RankContext
 from jobs.values import dtype_of
 from tests.jobs.forked import Build, run
+from tests.jobs.slopes import SLOPES
 
 
 def main() -> None:
@@ -94,17 +94,6 @@ def as_written(params: Rewritten, size: int, held: list[dict[str, torch.Tensor]]
         total = sum(truth[rank, "grad", name] for rank in range(size))
         wrong += [] if torch.allclose(weight.grad, total, rtol=1e-9, atol=1e-10) else [name]
     return wrong
-
-
-SLOPES: dict[str, Callable[[float, dict[str, float]], float]] = {
-    "square": lambda y, w: 2 * y,
-    "frozen": lambda y, w: 2 * y,
-    "scaled": lambda y, w: 2 * LOSS_SCALE * y,
-    "weighted": lambda y, w: w["w"],
-    "shared": lambda y, w: 2 * y + w["w"],
-    "accumulate": lambda y, w: w["w"] + w["w2"],
-}
-"""The derivative of each loss at one element of the output."""
 
 
 def by_index(params: Any, size: int, held: list[dict[str, torch.Tensor]], truth: dict[Any, Any]) -> list[str]:

@@ -13,19 +13,20 @@ import dataclasses
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from jobs import oracle, probes
 from jobs.contract import CaseInfo
-from jobs.probes.case import LOSS_SCALE, input_key
-from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, params_of
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE, input_key
+from jobs.probes.exchange.shapes import params_of
 from jobs.subject import load_adapter
 from jobs.subject.base import RankContext
 from jobs.values import dyadic
 from tests.jobs.forked import Build, run
+from tests.jobs.slopes import SLOPES
 
 
 def main() -> None:
@@ -61,17 +62,6 @@ def plan(what: str, cases: list[CaseInfo]) -> tuple[list[str], list[Build], list
     subject.load(what)
     assert subject.version() == "0.3"
     return [case.id for case in cases], [lambda case, ctx: module.build(case, ctx, subject)] * len(cases), cases
-
-
-SLOPES: dict[str, Callable[[float, dict[str, float]], float]] = {
-    "square": lambda y, w: 2 * y,
-    "frozen": lambda y, w: 2 * y,
-    "scaled": lambda y, w: 2 * y * LOSS_SCALE,
-    "weighted": lambda y, w: w["w"],
-    "shared": lambda y, w: 2 * y + w["w"],
-    "accumulate": lambda y, w: w["w"] + w["w2"],
-}
-"""The derivative of each loss at one element of the output."""
 
 
 def loops(case: CaseInfo, world_size: int) -> list[str]:

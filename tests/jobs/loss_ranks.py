@@ -22,13 +22,14 @@ import torch.distributed as dist
 
 from jobs import oracle, probes, trace
 from jobs.contract import CaseInfo, ControlInfo
-from jobs.probes.case import LOSS_SCALE, input_key
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE, LOSS_SCALE, input_key
 from jobs.probes.loss import run as family
-from jobs.probes.loss.shapes import IGNORED, LAYER_AFTER, LAYER_BEFORE, Aggregate, Loss, Shards, Tokens, params_of
+from jobs.probes.loss.shapes import IGNORED, Aggregate, Loss, Shards, Tokens, params_of
 from jobs.subject.base import RankContext
 from jobs.subject.deepspeed.loss import _LikeNccl
 from jobs.values import dyadic
 from tests.jobs.forked import Build, run
+from tests.jobs.slopes import SLOPES
 
 
 def main() -> None:
@@ -92,16 +93,6 @@ class Token(NamedTuple):
 
 Weights = list[dict[int, float]]
 """Per element of an output: the coefficient of each token's cross entropy."""
-SLOPES: dict[str, Callable[[float, dict[str, float]], float]] = {
-    "sum": lambda y, w: 1.0,
-    "square": lambda y, w: 2 * y,
-    "frozen": lambda y, w: 2 * y,
-    "scaled": lambda y, w: 2 * y * LOSS_SCALE,
-    "weighted": lambda y, w: w["w"],
-    "shared": lambda y, w: 2 * y + w["w"],
-    "accumulate": lambda y, w: w["w"] + w["w2"],
-}
-"""The derivative of each loss at one element of the output."""
 HEIGHTS: dict[str, Callable[[float, dict[str, float]], float]] = {
     "sum": lambda y, w: y,
     "weighted": lambda y, w: w["w"] * y,

@@ -24,8 +24,9 @@ from jobs import oracle, probes, trace
 from jobs.contract import CaseInfo
 from jobs.oracle import dense, tiled
 from jobs.oracle.drawn import direction, drawn
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE
 from jobs.probes.tiled import run as module
-from jobs.probes.tiled.base import LAYER_AFTER, LAYER_BEFORE, Tiled
+from jobs.probes.tiled.base import Tiled
 from jobs.probes.tiled.mutants import Ours
 from jobs.probes.tiled.shapes import ChunkedFeedForward, ChunkedLogitsLoss, FeedForward, HeadLoss, LogitsLoss, params_of
 from tests.jobs import tiled_loops as loops

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from jobs.contract import Deadlines
 from service import store
 from service.cases import catalogue
@@ -15,7 +17,8 @@ from service.config import Settings, load_settings
 from service.db import Database, open_database
 from service.matrix import plan
 from service.store import CellRow
-from service.subjects import Checkout, SubjectRequest, parse_subject, resolve
+from service.subjects import Checkout, SubjectRequest, Unreachable, parse_subject, resolve
+from tests.support.runtimes import runtime
 from workers import events
 from workers.loop import run_embedded
 from workers.runtimes.venv import VenvExecutor
@@ -89,3 +92,11 @@ def run_tree(
 ) -> Run:
     """Submit and work."""
     return work(submit(home, subject, runtimes, **axes), listener)  # type: ignore[arg-type]
+
+
+def run_release(home: Path, release: str, torch: str, **axes: object) -> Run:
+    """The same of a release on the runtime called ``torch``; the test is skipped where it cannot be fetched."""
+    try:
+        return run_tree(home, release, [runtime(torch)], **axes)  # type: ignore[arg-type]
+    except Unreachable as error:
+        pytest.skip(str(error))

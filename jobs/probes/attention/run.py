@@ -12,15 +12,8 @@ from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
 from jobs.probes.attention import mutants
 from jobs.probes.attention.core import Core, CoreHF
-from jobs.probes.attention.shapes import (
-    LAYER_AFTER,
-    SCALINGS,
-    Attention,
-    Chunked,
-    Distributed,
-    UlyssesHF,
-    params_of,
-)
+from jobs.probes.attention.shapes import SCALINGS, Attention, Chunked, Distributed, UlyssesHF, params_of
+from jobs.probes.case import LAYER_AFTER
 from jobs.probes.passes import Function
 from jobs.subject.base import RankContext, Subject
 from jobs.subject.operations.attention import Attend

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import TensorSpec, from_strings
+from jobs.probes.case import COTANGENTS, TensorSpec, from_strings, strided
 
 FEATURES, WIDE_FEATURES, PROJECTED_FEATURES = 4, 64, 16
 """Per head: usually; in cases of a reported size; and behind projections, where kernels ask for a multiple of 8."""
@@ -14,7 +14,6 @@ SMALL = 1 / 8
 """On the drawn values of queries, keys and values: a softmax over them is far from both of its ends."""
 STEP = 2.0**-10
 """Of central differences: attention is no polynomial."""
-LAYER_AFTER = 4.0
 SCALINGS = ("a_q", "a_k", "a_v")
 """The parameters of a layer around attention, one factor per feature, in the order of what they scale."""
 
@@ -108,8 +107,8 @@ class Attention:
         if self.wrap == "layer":
             specs += [_shared(name, "input", (self.features,), 1 / 4) for name in SCALINGS]
         specs += self.extras(world_size, place)
-        for name in {"weighted": ("w",), "shared": ("w",), "accumulate": ("w", "w2")}.get(self.loss, ()):
-            specs.append(strided(name, "cotangent", self.output(world_size, place), self.cotangent))
+        for name in COTANGENTS.get(self.loss, ()):
+            specs.append(own(name, "cotangent", self.output(world_size, place), self.cotangent))
         return tuple(specs)
 
     def queries(self, world_size: int, tokens: int, first: str) -> list[TensorSpec]:
@@ -119,7 +118,7 @@ class Attention:
         roles = ["frozen" if first or letter in self.frozen else "input" for letter in "qkv"]
         names = [f"{first}{letter}" for letter in "qkv"]
         return [
-            strided(name, role, shape, "contiguous" if first else self.input, SMALL)
+            own(name, role, shape, "contiguous" if first else self.input, SMALL)
             for name, role, shape in zip(names, roles, (query, value, value), strict=True)
         ]
 
@@ -231,11 +230,11 @@ class Chunked(Attention):
         hidden = self.hidden(world_size)
         wide = hidden + 2 * self.kv_count(world_size) * self.features
         return (
-            strided("x", "input", self.output(world_size, place), self.input, SMALL),
+            own("x", "input", self.output(world_size, place), self.input, SMALL),
             _shared("w_qkv", "input", (wide, hidden), 1 / 64),
             _shared("b_qkv", "input", (wide,), 1 / 64),
             _shared("w_out", "input", (hidden, hidden), 1 / 64),
-            strided("w", "cotangent", self.output(world_size, place), self.cotangent),
+            own("w", "cotangent", self.output(world_size, place), self.cotangent),
         )
 
 
@@ -254,10 +253,9 @@ def head_shares(count: int, kv_count: int, ranks: int) -> tuple[tuple[int, ...],
     return tuple(share * (count // kv_count) for share in kv), kv
 
 
-def strided(name: str, role: str, shape: tuple[int, ...], strides: str, factor: float = 1.0) -> TensorSpec:
-    """A rank's own tensor; an expanded one repeats along its last dimension but one."""
-    drawn = (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
-    return TensorSpec(name, role, shape, drawn, strides, factor, STEP)
+def own(name: str, role: str, shape: tuple[int, ...], strides: str, factor: float = 1.0) -> TensorSpec:
+    """A rank's own tensor."""
+    return strided(name, role, shape, strides, factor, STEP)
 
 
 def _shared(name: str, role: str, shape: tuple[int, ...], factor: float) -> TensorSpec:

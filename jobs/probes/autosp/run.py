@@ -11,17 +11,8 @@ from torch.nn.functional import cross_entropy, embedding, linear, scaled_dot_pro
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
 from jobs.probes.autosp import mutants
-from jobs.probes.autosp.shapes import (
-    FEATURES,
-    LAYER_AFTER,
-    LAYER_BEFORE,
-    LAYERS,
-    PROJECTIONS,
-    Exchanged,
-    Gathered,
-    Rewritten,
-    params_of,
-)
+from jobs.probes.autosp.shapes import FEATURES, LAYERS, PROJECTIONS, Exchanged, Gathered, Rewritten, params_of
+from jobs.probes.layer import compose
 from jobs.probes.passes import Function
 from jobs.subject.base import Operation, RankContext, Subject, Unsupported
 
@@ -64,20 +55,7 @@ def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -
 
 
 def _compose(params: Exchanged | Gathered, operation: Operation) -> Function:
-    """The operator alone or inside a layer, beside a frozen input or not."""
-
-    def layer(x: torch.Tensor) -> torch.Tensor:
-        return operation(x * LAYER_BEFORE) * LAYER_AFTER
-
-    inner = layer if params.wrap == "layer" else operation
-
-    def beside(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        return inner(x) + inner(c)
-
-    def alone(x: torch.Tensor) -> torch.Tensor:
-        return inner(x)
-
-    return beside if params.loss == "frozen" else alone
+    return compose(operation, in_layer=params.wrap == "layer", beside_frozen=params.loss == "frozen")
 
 
 def _rewritten(model: Function) -> Function:

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import TensorSpec, from_strings
+from jobs.probes.case import COTANGENTS, TensorSpec, from_strings, strided
 
 FEATURES, TOKENS = 4, 3
 """Of one head, and of one rank."""
-LAYER_BEFORE, LAYER_AFTER = 0.5, 4.0
-"""The factors of a layer around an operator: powers of two, so that every type stays exact."""
 SYMBOLS, HIDDEN, LAYERS = 8, 8, 2
 """Of the small model: what a token may be, the width between layers, and their number."""
 WEIGHT, STEP = 2.0**-4, 2.0**-9
@@ -55,11 +53,11 @@ class Moved:
     def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
         """What the rank at ``place`` hands in: the inputs in the order of the function's arguments, then cotangents."""
         before, after = self.shapes(world_size)
-        specs = [_strided("x", "frozen" if self.loss == "none" else "input", before, self.input)]
+        specs = [strided("x", "frozen" if self.loss == "none" else "input", before, self.input)]
         if self.loss == "frozen":
-            specs.append(_strided("c", "frozen", before, self.input))
-        names = {"weighted": ("w",), "shared": ("w",), "accumulate": ("w", "w2")}.get(self.loss, ())
-        specs += [_strided(name, "cotangent", after, self.cotangent) for name in names]
+            specs.append(strided("c", "frozen", before, self.input))
+        names = COTANGENTS.get(self.loss, ())
+        specs += [strided(name, "cotangent", after, self.cotangent) for name in names]
         return tuple(specs)
 
 
@@ -163,9 +161,3 @@ KINDS: dict[str, type[Params]] = {"all_to_all": Exchanged, "sequence": Gathered,
 def params_of(case: CaseInfo) -> Params:
     """The typed parameters of a case of this family."""
     return from_strings(KINDS[case.probe], case)
-
-
-def _strided(name: str, role: str, shape: tuple[int, ...], strides: str) -> TensorSpec:
-    # An expanded tensor repeats along its last but one dimension.
-    drawn = (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
-    return TensorSpec(name, role, shape, drawn, strides)

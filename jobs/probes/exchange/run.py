@@ -9,7 +9,8 @@ import torch
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
 from jobs.probes.exchange import mutants
-from jobs.probes.exchange.shapes import LAYER_AFTER, LAYER_BEFORE, Exchange, params_of
+from jobs.probes.exchange.shapes import Exchange, params_of
+from jobs.probes.layer import compose
 from jobs.probes.passes import Function
 from jobs.subject.base import Operation, RankContext, Subject
 
@@ -41,20 +42,7 @@ def build_control(control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Fun
 
 
 def _compose(params: Exchange, operation: Operation) -> Function:
-    """The operation alone or inside a layer, beside a frozen input or not."""
-
-    def layer(x: torch.Tensor) -> torch.Tensor:
-        return operation(x * LAYER_BEFORE) * LAYER_AFTER
-
-    inner = layer if params.wrap == "layer" else operation
-
-    def beside(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        return inner(x) + inner(c)
-
-    def alone(x: torch.Tensor) -> torch.Tensor:
-        return inner(x)
-
-    return beside if params.loss == "frozen" else alone
+    return compose(operation, in_layer=params.wrap == "layer", beside_frozen=params.loss == "frozen")
 
 
 def _after(operation: Operation, first: Operation) -> Function:

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import TensorSpec, from_strings
+from jobs.probes.case import COTANGENTS, TensorSpec, from_strings, strided
 
 DIM0_SHAPE = (2, 4, 4)
 FEATURES = 4
-LAYER_BEFORE, LAYER_AFTER = 0.5, 4.0
-"""The factors of a traced layer around an exchange: powers of two, so that every type stays exact."""
 
 HEADS: dict[str, Callable[[int], int]] = {
     "ranks": lambda p: p,
@@ -98,15 +96,12 @@ class Exchange:
     def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
         """What the rank at ``place`` hands in: the inputs in the order of the function's arguments, then cotangents."""
         inner, outer = self.shapes(world_size, place)
-        specs = [_spec("x", "frozen" if self.loss == "none" else "input", inner, self.input)]
+        specs = [strided("x", "frozen" if self.loss == "none" else "input", inner, self.input)]
         if self.loss == "frozen":
-            specs.append(_spec("c", "frozen", inner, self.input))
+            specs.append(strided("c", "frozen", inner, self.input))
         if self.before != "nothing":
-            specs.append(_spec("u", "frozen", self.prelude().shapes(world_size, place)[0], "contiguous"))
-        if self.loss in ("weighted", "shared", "accumulate"):
-            specs.append(_spec("w", "cotangent", outer, self.cotangent))
-        if self.loss == "accumulate":
-            specs.append(_spec("w2", "cotangent", outer, self.cotangent))
+            specs.append(strided("u", "frozen", self.prelude().shapes(world_size, place)[0], "contiguous"))
+        specs += [strided(name, "cotangent", outer, self.cotangent) for name in COTANGENTS.get(self.loss, ())]
         return tuple(specs)
 
 
@@ -118,9 +113,3 @@ def head_share(count: int, ranks: int, place: int) -> int:
 def params_of(case: CaseInfo) -> Exchange:
     """The typed parameters of a case of this family."""
     return from_strings(Exchange, case)
-
-
-def _spec(name: str, role: str, shape: tuple[int, ...], strides: str) -> TensorSpec:
-    # An expanded tensor repeats along its last but one dimension.
-    drawn = (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
-    return TensorSpec(name, role, shape, drawn, strides)

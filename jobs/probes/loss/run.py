@@ -9,8 +9,9 @@ import torch
 
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE
 from jobs.probes.loss import mutants
-from jobs.probes.loss.shapes import IGNORED, LAYER_AFTER, LAYER_BEFORE, Aggregate, Tokens, params_of
+from jobs.probes.loss.shapes import IGNORED, Aggregate, Tokens, params_of
 from jobs.probes.passes import Function
 from jobs.subject.base import RankContext, Subject, Unsupported
 from jobs.subject.operations.loss import Batch, Cut, Loss, Step

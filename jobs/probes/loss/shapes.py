@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import TensorSpec, from_strings
+from jobs.probes.case import COTANGENTS, TensorSpec, from_strings, strided
 
 IGNORED = -100
 """The label of a token that does not count, torch's default."""
 TOKENS = 6
 """Of one rank, per row of the batch."""
-LAYER_BEFORE, LAYER_AFTER = 0.5, 4.0
-"""The factors of a traced layer around a loss."""
 
 VOCABULARY = {"tiny": 2, "small": 11, "large": 128}
 """Classes. In more than 100 of them, the label -100 read as an index is a class."""
@@ -91,15 +89,15 @@ class Tokens:
         labels = _labels(count, logits[-1], place, _live(self.ignored, count, place, ranks))
         across = (batch, TOKENS) if self.shape == "swapped" else (TOKENS, batch)
         specs = [
-            _spec("x", "input", logits, self.input, SIZES[self.size], STEPS[self.size]),
+            strided("x", "input", logits, self.input, SIZES[self.size], STEPS[self.size]),
             TensorSpec("t", "frozen", across, across, integers=labels),
         ]
         if self.loss == "frozen":
-            specs.append(_spec("c", "frozen", logits, self.input, SIZES[self.size]))
+            specs.append(strided("c", "frozen", logits, self.input, SIZES[self.size]))
         whole = (TOKENS if self.how == "local" else TOKENS * ranks, batch)
         # One loss, held by every rank, has one incoming gradient.
-        for name in {"weighted": ("w",), "shared": ("w",), "accumulate": ("w", "w2")}.get(self.loss, ()):
-            specs.append(_spec(name, "cotangent", whole, self.cotangent, shared=self.once))
+        for name in COTANGENTS.get(self.loss, ()):
+            specs.append(strided(name, "cotangent", whole, self.cotangent, shared=self.once))
         return tuple(specs)
 
 
@@ -143,11 +141,11 @@ class Aggregate:
         ignored = {"even": "even", "none": "nothing"}.get(self.tokens, self.tokens)
         live = _live(ignored, count, place, self.ranks(world_size))
         labels = TensorSpec("t", "frozen", logits[:2], logits[:2], integers=_labels(count, logits[-1], place, live))
-        specs = [_spec("x", "input", logits, self.input, SIZES[self.size], STEPS[self.size]), labels]
+        specs = [strided("x", "input", logits, self.input, SIZES[self.size], STEPS[self.size]), labels]
         if self.loss == "frozen":
-            specs.append(_spec("c", "frozen", logits, self.input, SIZES[self.size]))
-        for name in {"weighted": ("w",), "shared": ("w",), "accumulate": ("w", "w2")}.get(self.loss, ()):
-            specs.append(_spec(name, "cotangent", (), "contiguous", shared=self.once))
+            specs.append(strided("c", "frozen", logits, self.input, SIZES[self.size]))
+        for name in COTANGENTS.get(self.loss, ()):
+            specs.append(strided(name, "cotangent", (), "contiguous", shared=self.once))
         return tuple(specs)
 
 
@@ -206,14 +204,14 @@ class Shards:
             for at in range(count)
         )
         specs = [
-            _spec("x", "input", rows, "contiguous", SIZES["plain"], STEPS["plain"]),
+            strided("x", "input", rows, "contiguous", SIZES["plain"], STEPS["plain"]),
             TensorSpec("i", "frozen", shape, shape, integers=tuple(range(first, first + count))),
             TensorSpec("t", "frozen", shape, shape, integers=labels),
         ]
         if self.loss == "weighted":
             # Whoever runs the backward of one loss on every rank by itself is handed no factor but one.
             incoming = () if self.one_number else (ranks,)
-            specs.append(_spec("w", "cotangent", incoming, "contiguous", shared=self.one_number))
+            specs.append(strided("w", "cotangent", incoming, "contiguous", shared=self.one_number))
         return tuple(specs)
 
     @property
@@ -259,17 +257,3 @@ def _live(ignored: str, count: int, place: int, ranks: int) -> int:
 def _labels(count: int, classes: int, place: int, live: int) -> tuple[int, ...]:
     # 5 has no factor in common with a multiple of 6 that is below 30: as many labels count as are live, scattered.
     return tuple((2 * at + place) % classes if (5 * at + place) % count < live else IGNORED for at in range(count))
-
-
-def _spec(
-    name: str,
-    role: str,
-    shape: tuple[int, ...],
-    strides: str,
-    factor: float = 1.0,
-    step: float = 1.0,
-    shared: bool = False,
-) -> TensorSpec:
-    # An expanded tensor repeats along its last but one dimension.
-    drawn = (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
-    return TensorSpec(name, role, shape, drawn, strides, factor, step, shared)

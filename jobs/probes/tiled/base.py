@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jobs.probes.case import TensorSpec
+from jobs.probes.case import COTANGENTS, TensorSpec, strided
 
 HIDDEN, INNER, VOCABULARY, WIDE_VOCABULARY = 8, 12, 16, 128
 FACTOR = 1 / 16
@@ -19,8 +19,6 @@ LARGE = 16.0
 STEP = 2.0**-10
 """What moves inputs for a central difference: none of these functions is a polynomial."""
 IGNORED = -100
-LAYER_BEFORE, LAYER_AFTER = 0.5, 4.0
-"""The factors of a layer around a tiled function: powers of two, so that they round nothing."""
 
 UNEVEN = "01111011"
 LIVE: dict[str, Callable[[int, int, int, int], bool]] = {
@@ -75,7 +73,7 @@ class Tiled:
         """The activation, what comes with it, the parameters, then cotangents."""
         specs = [self._input("x", self.activation(), strides=self.input), *self.more(place)]
         specs += [self._input(name, shape, shared=True) for name, shape in self.parameters().items()]
-        specs += [_cotangent(name, self.result(), self.cotangent) for name in COTANGENTS.get(self.loss, ())]
+        specs += [strided(name, "cotangent", self.result(), self.cotangent) for name in COTANGENTS.get(self.loss, ())]
         return tuple(specs)
 
     def _input(
@@ -84,15 +82,11 @@ class Tiled:
         still = self.frozen == name or (self.frozen == "parameters" and shared)
         role = "frozen" if still else "input"
         factor = self.factor(name)
-        return TensorSpec(name, role, shape, drawn_shape(shape, strides), strides, factor, STEP, shared)
+        return strided(name, role, shape, strides, factor, STEP, shared)
 
     def factor(self, name: str) -> float:
         """What drawn values of that name are multiplied by."""
         return FACTOR
-
-
-COTANGENTS = {"weighted": ("w",), "shared": ("w",), "accumulate": ("w", "w2")}
-"""The incoming gradients that a loss needs."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +125,3 @@ def targets(params: Tiled, labels: str, vocabulary: int, place: int) -> tuple[in
 def label_spec(name: str, values: tuple[int, ...], shape: tuple[int, ...]) -> TensorSpec:
     """Whole numbers, which need no gradient."""
     return TensorSpec(name, "frozen", shape, shape, integers=values)
-
-
-def drawn_shape(shape: tuple[int, ...], strides: str) -> tuple[int, ...]:
-    """An expanded tensor repeats along its last but one dimension."""
-    return (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
-
-
-def _cotangent(name: str, shape: tuple[int, ...], strides: str) -> TensorSpec:
-    return TensorSpec(name, "cotangent", shape, drawn_shape(shape, strides), strides)

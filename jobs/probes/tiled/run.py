@@ -10,9 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
+from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE
 from jobs.probes.passes import Function
 from jobs.probes.tiled import functions
-from jobs.probes.tiled.base import IGNORED, LAYER_AFTER, LAYER_BEFORE, VOCABULARY, Tiled
+from jobs.probes.tiled.base import IGNORED, VOCABULARY, Tiled
 from jobs.probes.tiled.functions import Module
 from jobs.probes.tiled.shapes import (
     ChunkedFeedForward,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobs.contract import CaseInfo
-from jobs.probes.case import TensorSpec, from_strings
+from jobs.probes.case import TensorSpec, from_strings, strided
 
 AGGREGATION = "loss_aggregation"
 ROW = (2, 4, 4)
@@ -73,9 +73,9 @@ class Collective:
     def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
         """What the rank at ``place`` hands in: the input, then the incoming gradient where the case has one."""
         before, after = self.shapes(world_size, place)
-        specs = [_spec("x", "input", before, self.input)]
+        specs = [strided("x", "input", before, self.input)]
         if self.loss == "weighted":
-            specs.append(_spec("w", "cotangent", after, self.cotangent))
+            specs.append(strided("w", "cotangent", after, self.cotangent))
         return tuple(specs)
 
 
@@ -109,18 +109,12 @@ class Aggregation:
 
     def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
         """What the rank at ``place`` hands in: log-probabilities per token and class, then the loss's factor."""
-        specs = [_spec("x", "input", (TOKENS, CLASSES), "contiguous")]
+        specs = [strided("x", "input", (TOKENS, CLASSES), "contiguous")]
         if self.loss == "weighted":
-            specs.append(_spec("w", "cotangent", (), "contiguous"))
+            specs.append(strided("w", "cotangent", (), "contiguous"))
         return tuple(specs)
 
 
 def params_of(case: CaseInfo) -> Collective | Aggregation:
     """The typed parameters of a case of this family."""
     return from_strings(Aggregation, case) if case.probe == AGGREGATION else from_strings(Collective, case)
-
-
-def _spec(name: str, role: str, shape: tuple[int, ...], strides: str) -> TensorSpec:
-    # An expanded tensor repeats along its last but one dimension.
-    drawn = (*shape[:-2], 1, shape[-1]) if strides == "expanded" else shape
-    return TensorSpec(name, role, shape, drawn, strides)
