@@ -11,7 +11,7 @@ import pytest
 
 from jobs.subject import load_adapter
 from jobs.subject.base import RankContext, Subject, Unsupported
-from jobs.subject.deepspeed import LAYER, SHARD, DeepSpeed
+from jobs.subject.deepspeed import LAYER, SHARD, Core, DeepSpeed
 
 GROUP = object()
 CONTEXT = RankContext(rank=3, world_size=4, transport="gloo", sp_size=2, sp_rank=1, group=GROUP, ranks=(2, 3))
@@ -234,3 +234,10 @@ def test_a_checkout_whose_adapter_is_missing_or_none_is_an_error(tmp_path: Path)
         load_adapter("checkout", str(tmp_path))
     with pytest.raises(LookupError, match="'megatron'; there are 'deepspeed'"):
         load_adapter("megatron", str(tmp_path))
+
+
+def test_no_two_parts_of_the_adapter_have_a_name_of_their_own_in_common() -> None:
+    """One class is made of all of them: a second ``_mesh`` would silently take the place of the first."""
+    own = [set(vars(part)) - set(dir(Subject)) for part in DeepSpeed.__mro__ if issubclass(part, Core)]
+    names = [name for part in own for name in part]
+    assert sorted(names) == sorted(set(names))
