@@ -54,7 +54,7 @@ def plan(what: str, cases: list[CaseInfo], transport: str, mode: str) -> dict[st
         return {case.id: (case, family.build) for case in here}
     controls = [one for one in probes.controls() if one.family == "torch-itself" and one.case in known]
     if what == "reference" or what in RAISES:
-        reference = next(one for one in controls if one.id.endswith(".reference"))
+        reference = next(one for one in controls if ".reference[" in one.id)
 
         def build(case: CaseInfo, ctx: RankContext) -> Operation:
             right = family.build_control(dataclasses.replace(reference, case=case.id), case, ctx)
