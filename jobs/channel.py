@@ -116,6 +116,16 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def take_long_turns() -> None:
+    """Let this process, and each that it starts, wait its turn instead of pushing others off a processor.
+
+    Where ranks outnumber cores, each message that arrives would wake a thread that takes the core from the rank which
+    still has others to wake: on two cores an all_reduce over 4 ranks then takes 5 ms instead of 0.8.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent goes; never leave a rank behind."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import facts, probes, trace
-from jobs.channel import Zygote, ZygoteLostError, die_with_parent
+from jobs.channel import Zygote, ZygoteLostError, die_with_parent, take_long_turns
 from jobs.contract import (
     PHASE_CONTROLS,
     PHASE_JOB,
@@ -372,6 +372,7 @@ def launch(spec_path: str) -> int:
     out = EventStream(stream_fd)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     die_with_parent()
+    take_long_turns()
     try:
         Launcher(AttemptSpec.parse(Path(spec_path).read_bytes()), out, answers).run()
     except BrokenPipeError:

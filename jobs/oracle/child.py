@@ -41,6 +41,9 @@ def compute_in_child(wanted: Wanted, emit: Callable[[dict[str, Any]], None]) -> 
 
 
 def _compute(wanted: Wanted, fd: int) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # before anything else: see facts, on thread pools after a fork
     for case, version, world_size in wanted:
         for expected in oracle.expected(case, world_size):
             tensor = tensor_message(expected.role, expected.name, expected.tensor)
