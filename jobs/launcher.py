@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs import facts, probes, trace
 from jobs.channel import Zygote, ZygoteLostError, die_with_parent, take_long_turns
@@ -34,6 +34,9 @@ from jobs.group import Group, Outcome, nobody
 from jobs.ranks import RankSetup
 from jobs.stream import EventStream, LineReader
 from jobs.zygote import STARTED, ZygoteSetup, serve
+
+if TYPE_CHECKING:
+    from jobs.oracle.child import OracleChild
 
 NO_COMPILER = "no C++ compiler"
 LOG_LINE_LIMIT = 4000
@@ -60,8 +63,9 @@ class Launcher:
         """Run everything; whatever goes wrong in here ends in a ``bye`` that says so."""
         self._phase("import torch", self._import_torch)
         self.out.emit("hello", **facts.hello())
+        oracle = self._begin_oracle()  # a core of its own for as long as the tracer takes
         self._phase("warm tracer", lambda: trace.warm(self._traced_modes()))
-        self._phase("oracle", self._oracles)
+        self._phase("oracle", lambda: oracle.hand_over(lambda fields: self.out.emit("oracle", **fields)))
         zygote = self._fork_zygote(subject="")
         try:
             self._phase(PHASE_CONTROLS, lambda: self._controls(zygote))
@@ -94,28 +98,27 @@ class Launcher:
         """The families of the job's cells, and those that a self-test names."""
         return {self._cases[cell.case].family for cell in job.cells} | set(self.spec.families)
 
-    def _modes(self, job: JobSpec) -> set[str]:
-        """In which modes controls run: in eager and those of the job's cells; in a self-test, in all that they have."""
+    def _modes(self, job: JobSpec, family: str) -> set[str]:
+        """In which modes its controls run: eager and those of its cells here; in a self-test, all that they have."""
         if self.spec.families:
             return {mode for control in self._controls_of(job) for mode in control.modes}
-        return {cell.mode for cell in job.cells} | {"eager"}
+        return {cell.mode for cell in job.cells if self._cases[cell.case].family == family} | {"eager"}
 
     def _traced_modes(self) -> tuple[str, ...]:
-        used = {mode for job in self.spec.jobs for mode in self._modes(job)}
+        used = {mode for job in self.spec.jobs for family in self._families(job) for mode in self._modes(job, family)}
         return tuple(m for m in TRACED_MODES if m in used and (m != "inductor" or self._has_compiler))
 
     # -- before any subject code: the oracle and the controls --------------------------------------------------
 
-    def _oracles(self) -> None:
+    def _begin_oracle(self) -> OracleChild:
         """Have a child compute what is right, for every cell and control."""
         wanted = {(cell.case, cell.version, job.world_size) for job in self.spec.jobs for cell in job.cells}
         for job in self.spec.jobs:
             cases = (self._cases[control.case] for control in self._controls_of(job))
             wanted |= {(case.id, case.version, job.world_size) for case in cases}
-        from jobs.oracle.child import compute_in_child  # imports torch, which is a phase of its own
+        from jobs.oracle.child import OracleChild  # imports torch, which is a phase of its own
 
-        in_order = [(self._cases[case], version, world_size) for case, version, world_size in sorted(wanted)]
-        compute_in_child(in_order, lambda fields: self.out.emit("oracle", **fields))
+        return OracleChild([(self._cases[case], version, world_size) for case, version, world_size in sorted(wanted)])
 
     def _controls(self, zygote: Zygote) -> None:
         zygote.receive("loaded", self._deadline(self.spec.deadlines.import_s))
@@ -124,14 +127,14 @@ class Launcher:
 
     def _run_controls(self, zygote: Zygote, job: JobSpec, stage: str) -> None:
         """Run the controls of the families and modes in ``job``; after the import only those that must agree."""
-        modes = self._modes(job)
+        modes = {family: self._modes(job, family) for family in self._families(job)}
         group: Group | None = None
         for control in self._controls_of(job):
             case = self._cases[control.case]
             if stage == "after" and not _must_agree(control):
                 continue
             for mode in control.modes:
-                if mode not in modes or (stage == "after" and mode != "eager") or self._lacks(mode):
+                if mode not in modes[control.family] or (stage == "after" and mode != "eager") or self._lacks(mode):
                     continue
                 group = self._usable(group, zygote, job)
                 if stage == "after" and not group.usable:

@@ -50,7 +50,7 @@ class CaseCatalogue:
             if family not in present:
                 where = "has no cases yet" if family in FAMILIES else "is not known"
                 raise UsageError(f"family {family!r} {where}: {nearest(family, present)}")
-        within = suite or (SUITES[-1] if globs else SUITES[0])
+        within = suite or usual_suite(globs)
         suites = SUITES[: SUITES.index(within) + 1]
         chosen: set[str] = set()
         for glob in globs:
@@ -68,6 +68,11 @@ class CaseCatalogue:
             for case in self.cases
             if (not globs or case.id in chosen) and (not families or case.family in families) and case.suite in suites
         )
+
+
+def usual_suite(globs: Sequence[str]) -> str:
+    """The suite that is meant where none is named: who names cases wants them, whichever suite they are in."""
+    return SUITES[-1] if globs else SUITES[0]
 
 
 def fits(glob: str, case_id: str) -> bool:

@@ -266,7 +266,7 @@ class Evidence:
             ranks=tuple(sorted(self.ranks, key=lambda outcome: outcome.rank)),
             tensors=tuple(sorted(self.tensors, key=_tensor_key)),
         )
-        return {"schema": SCHEMA, **dataclasses.asdict(ordered)}
+        return {"schema": SCHEMA, **_plain(ordered)}
 
     def canonical(self) -> bytes:
         """The one byte string that stands for this evidence."""
@@ -292,6 +292,17 @@ class Evidence:
             state_changes=tuple(data["state_changes"]),
             stop=None if stop is None else Stop(stop["kind"], stop["reason"], _error(stop["error"])),
         )
+
+
+def _plain(value: Any) -> Any:
+    """What ``dataclasses.asdict`` makes of it, without a copy of every string: each cell has hundreds of these."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return {name: _plain(item) for name, item in vars(value).items()}
 
 
 @dataclass(frozen=True)

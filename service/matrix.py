@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.contract import MODES, TORCH, TORCH_FAMILY, TRANSPORTS, WORLD_SIZES, CaseInfo
+from jobs.contract import MODES, SUITES, TORCH, TORCH_FAMILY, TRANSPORTS, WORLD_SIZES, CaseInfo
 from service.errors import UsageError, nearest
 from service.globs import matches
+from service.suite import default_cells
 
 if TYPE_CHECKING:
     from service.catalog import RuntimeSpec
@@ -85,6 +86,7 @@ def plan(
     cases: Sequence[CaseInfo],
     modes: Sequence[str],
     *,
+    suite: str = SUITES[-1],
     include: Sequence[Rule] = (),
     exclude: Sequence[Rule] = (),
 ) -> Plan:
@@ -92,6 +94,7 @@ def plan(
 
     An inclusion is stronger than every exclusion, and may name a world size or a mode that the axes leave out: that
     is how one runtime gets one more mode. On the axes that it does not name it is held to what was asked for.
+    In the default suite a case does not run traced at every world size (:mod:`service.suite`).
     A case exists only in its own modes, over its own transports and at the world sizes that hold its
     sequence-parallel size; those of torch's own family exist for the subject torch alone, and no others do.
     Raises UsageError on unknown values, on rules that fit nothing, when a checkout has no cell even before any
@@ -103,6 +106,9 @@ def plan(
     for rule in (*include, *exclude):
         _check_rule(rule, space)
     asked = [p for p in space if _asked(p, world_sizes, modes)]
+    if suite == SUITES[0]:
+        brief = default_cells(cases, world_sizes)
+        asked = [p for p in asked if (p.case.id, p.mode, p.world_size) in brief]
     chosen = [p for p in asked if not any(_under(rule, p) for rule in exclude)]
     if include:
         kept = set(map(_key, chosen))

@@ -16,28 +16,34 @@ Wanted = Sequence[tuple[CaseInfo, int, int]]
 """Case, version and world size."""
 
 
-def compute_in_child(wanted: Wanted, emit: Callable[[dict[str, Any]], None]) -> None:
-    """Fork a child that computes every tensor of ``wanted``, and hand each to ``emit`` as an event's fields.
+class OracleChild:
+    """A fork that computes every tensor of ``wanted`` while this process does something else."""
 
-    Raises RuntimeError when the child fails; its message is on stderr.
-    """
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            die_with_parent()
-            os.close(read)
-            _compute(wanted, write)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(write)
-    with os.fdopen(read, "rb") as lines:
-        for line in lines:
-            emit(json.loads(line))
-    if os.waitpid(pid, 0)[1] != 0:
-        raise RuntimeError("the oracle's process failed; its message is on stderr")
+    def __init__(self, wanted: Wanted) -> None:
+        # Into a file that is in memory alone: a pipe would be full before anyone reads it.
+        self._said = os.memfd_create("oracle")
+        self._pid = os.fork()
+        if self._pid == 0:
+            status = 1
+            try:
+                die_with_parent()
+                _compute(wanted, self._said)
+                status = 0
+            finally:
+                os._exit(status)
+
+    def hand_over(self, emit: Callable[[dict[str, Any]], None]) -> None:
+        """Wait for the child, and hand each tensor to ``emit`` as an event's fields.
+
+        Raises RuntimeError when the child fails; its message is on stderr.
+        """
+        failed = os.waitpid(self._pid, 0)[1] != 0
+        os.lseek(self._said, 0, os.SEEK_SET)
+        with os.fdopen(self._said, "rb") as lines:
+            for line in lines if not failed else ():
+                emit(json.loads(line))
+        if failed:
+            raise RuntimeError("the oracle's process failed; its message is on stderr")
 
 
 def _compute(wanted: Wanted, fd: int) -> None:

@@ -73,13 +73,15 @@ def accept(
     before = sa.select(Result.id).join(Attempt).where(Result.cell_id == cell, Attempt.job_id == job)
     if session.scalars(before).first() is not None:
         raise AlreadyAccepted(f"cell {cell} has an answer from job {job} already")
+    kept = {id(each): each for each in (evidence, first, alone) if each is not None}  # one of the two is the first
+    digests = {key: _evidence(session, each) for key, each in kept.items()}
     result = Result(
         cell_id=cell,
         attempt_id=attempt,
         **judged(judgement),
-        evidence_digest=_evidence(session, evidence),
-        first_digest=None if first is None else _evidence(session, first),
-        alone_digest=None if alone is None else _evidence(session, alone),
+        evidence_digest=digests[id(evidence)],
+        first_digest=None if first is None else digests[id(first)],
+        alone_digest=None if alone is None else digests[id(alone)],
         seconds=seconds,
         created_at=now,
         judged_at=now,

@@ -15,7 +15,7 @@ import torch.distributed
 
 from jobs import probes, trace
 from jobs.contract import CaseInfo
-from jobs.oracle.child import compute_in_child
+from jobs.oracle.child import OracleChild
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
 def given(wanted: list[tuple[CaseInfo, int, int]]) -> int | str:
     tensors: list[object] = []
     try:
-        compute_in_child(wanted, tensors.append)
+        OracleChild(wanted).hand_over(tensors.append)
     except RuntimeError as error:
         return str(error)
     return len(tensors)

@@ -19,8 +19,8 @@ def test_the_default_set_has_every_stage_with_every_recipe_wiring_and_deal_at_le
     assert {params.recipe for params in DEFAULT} == set(RECIPES)
     assert {params.tokens for params in DEFAULT} == set(LIVE)
     assert {params.wiring for params in DEFAULT} == {"unit", "state", "mesh"}
-    assert {params.stage for params in DEFAULT if params.look == "step"} == {0, 1, 2, 3}
-    assert {params.stage for params in DEFAULT if params.sp} == {0, 2, 3}
+    assert {params.stage for params in DEFAULT if params.look == "step"} == {1, 2, 3}
+    assert {params.sp for params in DEFAULT} == {0, 2}
 
 
 def test_the_full_set_has_every_stage_with_every_recipe_and_deal() -> None:
@@ -30,7 +30,7 @@ def test_the_full_set_has_every_stage_with_every_recipe_and_deal() -> None:
 
 def test_eager_alone_runs_by_default_but_for_the_steps_that_a_traced_layer_would_not_make() -> None:
     traced = [case for case in catalogue() if case.suite == "default" and case.modes != ("eager",)]
-    assert {(case.probe, params_of(case).stage) for case in traced} == {("step", 0), ("step", 2)}
+    assert {(case.probe, params_of(case).stage) for case in traced} == {("step", 2)}
 
 
 def test_the_full_set_traces_the_layers_of_every_stage_and_looks_at_gradients_and_steps() -> None:

@@ -40,7 +40,7 @@ def test_ids_are_unique_and_those_that_others_rely_on_exist() -> None:
     assert len(CASES) == sum(case.family == "model" for case in probes.catalogue())
     common = "layout=bshd,kv=half,gate=yes,dtype=float32,loss=entropy"
     for via, more, suite in (
-        ("distributed", "traced=attention,step=adam", "default"),
+        ("distributed", "traced=attention,step=adam", "full"),
         ("ulysses", "step=adam", "default"),
         ("distributed", "step=adam", "full"),
     ):

@@ -64,7 +64,7 @@ def test_a_case_runs_only_over_its_own_transports_each_in_a_job_of_its_own() -> 
 
 
 def planned(sizes: tuple[int, ...] = (2, 4), modes: tuple[str, ...] = ("eager",), **rules: list[Rule]) -> Plan:
-    return plan(CHECKOUTS, RUNTIMES, ["gloo"], sizes, CASES, modes, **rules)
+    return plan(CHECKOUTS, RUNTIMES, ["gloo"], sizes, CASES, modes, **rules)  # type: ignore[arg-type]
 
 
 SIZES = st.lists(st.sampled_from(WORLD_SIZES), min_size=1, unique=True).map(tuple)

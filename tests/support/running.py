@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.contract import Deadlines
+from jobs.contract import SUITES, Deadlines
 from service import store
 from service.cases import catalogue
 from service.catalog import RuntimeSpec
@@ -53,12 +53,13 @@ def submit(
     transports: Sequence[str] = ("gloo",),
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
     rank_memory_bytes: int = 0,
+    suite: str = SUITES[-1],
 ) -> Run:
     """Plan and store a submission in a home of its own; nothing runs yet."""
     settings = Settings(home=home, deadlines=deadlines, rank_memory_bytes=rank_memory_bytes)
     request: SubjectRequest = parse_subject(str(subject), settings)
     checkout: Checkout = resolve(request, settings)
-    planned = plan([checkout], runtimes, transports, world_sizes, catalogue().select(cases), modes)
+    planned = plan([checkout], runtimes, transports, world_sizes, catalogue().select(cases), modes, suite=suite)
     database = open_database(settings)
     with database.session() as session:
         view = store.submit(

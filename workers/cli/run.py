@@ -64,6 +64,7 @@ class Order:
     transports: tuple[str, ...]
     world_sizes: tuple[int, ...]
     modes: tuple[str, ...]
+    suite: str
     cases: tuple[CaseInfo, ...]
 
 
@@ -135,7 +136,7 @@ def check_resume(asked: Asked) -> None:
 
 def check_order(asked: Asked, settings: Settings) -> Order:
     """Check every word of the command line. Raises UsageError, naming the nearest known, before anything is done."""
-    from service.cases import catalogue
+    from service.cases import catalogue, usual_suite
     from service.matrix import check_family
     from service.subjects import parse_subject
 
@@ -150,12 +151,13 @@ def check_order(asked: Asked, settings: Settings) -> Order:
     modes = _known(_split(asked.modes), MODES, "mode") or MODES
     world_sizes = _world_sizes(_split(asked.world_sizes)) or DEFAULT_WORLD_SIZES
     suite = _known((asked.suite,), SUITES, "suite")[0] if asked.suite is not None else None
+    suite = suite or usual_suite(asked.cases)
     cases = catalogue().select(asked.cases, suite=suite)
     subjects = tuple(parse_subject(text, settings) for text in dict.fromkeys(asked.subjects))
     for subject in subjects:
         check_family(subject.text, subject.kind == TORCH, cases)
     transports = _transports(_split(asked.transports), settings)
-    return Order(subjects, runtimes, transports, world_sizes, modes, cases)
+    return Order(subjects, runtimes, transports, world_sizes, modes, suite, cases)
 
 
 def _split(words: Sequence[str]) -> tuple[str, ...]:
@@ -202,7 +204,9 @@ def submitted(asked: Asked, order: Order, settings: Settings, database: Database
 
     checkouts = [resolved(request, settings, watch) for request in order.subjects]
     runtimes = locked(order.runtimes, settings, watch)
-    planned = plan(checkouts, runtimes, order.transports, order.world_sizes, order.cases, order.modes)
+    planned = plan(
+        checkouts, runtimes, order.transports, order.world_sizes, order.cases, order.modes, suite=order.suite
+    )
     with database.session() as session:
         return store.submit(
             session,

@@ -47,7 +47,7 @@ SEQUENCE: Rows = (
 )
 PASS: Rows = (
     ("default", EAGER, {}),
-    ("default", EAGER, {"names": "hf"}),
+    ("full", EAGER, {"names": "hf"}),
     ("full", EAGER, {"names": "hf", "then": "aot_eager", "loss": "square"}),
     ("full", EAGER, {"then": "aot_eager", "dtype": "float64", "heads": "squared"}),
     ("full", EAGER, {"then": "inductor", "heads": "ranks"}),

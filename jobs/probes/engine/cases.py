@@ -20,19 +20,14 @@ DEFAULT: Rows = (
     (EAGER, {"stage": 0, "recipe": "all_gather"}),
     (EAGER, {"stage": 0, **STATE, "recipe": "local", "tokens": "one_empty"}),
     (EAGER, {"stage": 1, "recipe": "in_place", "tokens": "one_empty"}),
-    (EAGER, {"stage": 1, **STATE, "recipe": "all_reduce", "scatter": "on"}),
     (EAGER, {"stage": 2, **STATE, "recipe": "weighted_all_reduce", "tokens": "one_empty", "scatter": "on"}),
     (EAGER, {"stage": 2, "recipe": "all_gather", "tokens": "even"}),
     (EAGER, {"stage": 3, **STATE, "recipe": "local"}),
     (EAGER, {"stage": 3, **STATE, "recipe": "all_reduce", "scatter": "on"}),
     (EAGER, {"stage": 3, "recipe": "weighted_all_reduce"}),
     (EAGER, {"stage": 2, **MESH, "recipe": "all_reduce"}),
-    (EAGER, {"stage": 0, "recipe": "all_reduce", "sp": 2}),
     (EAGER, {"stage": 2, **STATE, "recipe": "in_place", "sp": 2, "passes": "two"}),
-    (EAGER, {"stage": 3, **STATE, "recipe": "local", "sp": 2, "tokens": "one_empty"}),
-    (TRACED, {"stage": 0, "recipe": "all_reduce", **STEP}),
     (EAGER, {"stage": 1, **STATE, "recipe": "all_gather", **STEP}),
-    (TRACED, {"stage": 2, "recipe": "all_reduce", **STEP}),
     (EAGER, {"stage": 3, **STATE, "recipe": "all_gather", **STEP}),
     (EAGER, {"stage": 3, "made": "partitioned", "recipe": "all_reduce"}),
     (TRACED, {"stage": 2, **STATE, **ULYSSES, "recipe": "all_gather", **STEP}),
@@ -44,6 +39,10 @@ FULL: Rows = (
         for stage in range(4)
         for wiring, more in (({}, {}), (STATE, STEP))
     ),
+    (TRACED, {"stage": 0, "recipe": "all_reduce", **STEP}),
+    (TRACED, {"stage": 2, "recipe": "all_reduce", **STEP}),
+    (EAGER, {"stage": 0, "recipe": "all_reduce", "sp": 2}),
+    (EAGER, {"stage": 3, **STATE, "recipe": "local", "sp": 2, "tokens": "one_empty"}),
     *(
         (EAGER, {"stage": stage, **STATE, "recipe": recipe, "tokens": tokens})
         for stage in range(4)

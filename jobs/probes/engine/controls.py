@@ -20,14 +20,14 @@ SOME_LOST = ("mismatch", "partial_zero")
 # In sixteen bits the rounding hides that the values are the right ones in another order.
 MOVED = ("permuted", "mismatch")
 OF_GRADIENTS: dict[str, Wrong] = {
-    "times_ranks": Wrong(("scaled",), "gradients are multiplied by the number of ranks", everywhere=True),
+    "times_ranks": Wrong(("scaled",), "gradients are multiplied by the number of ranks"),
     "over_ranks": Wrong(("scaled",), "gradients are divided by the number of ranks", everywhere=True),
     "weight_zeroed": Wrong(("zero_gradient",), "one weight's gradient is zero", everywhere=True),
     "block_zeroed": Wrong(("partial_zero",), "half of one weight's gradient is zero"),
     "rank_dropped": Wrong(SOME_LOST, "the last rank adds nothing to the sum", everywhere=True),
-    "own_alone": Wrong(SOME_LOST, "each rank keeps its own gradients", everywhere=True),
+    "own_alone": Wrong(SOME_LOST, "each rank keeps its own gradients"),
     "shifted": Wrong(MOVED, "one weight's gradient starts one element late, as from a wrong partition"),
-    "stale": Wrong(("mismatch",), "one weight's gradient is what the buffer held before: the weight", everywhere=True),
+    "stale": Wrong(("mismatch",), "one weight's gradient is what the buffer held before: the weight"),
     "not_a_number": Wrong(("mismatch",), "one element of one weight's gradient is NaN"),
     "none": Wrong(("no_gradient",), "one weight has no gradient"),
 }

@@ -17,7 +17,6 @@ VERSION = 1
 
 ULYSSES = {"via": "ulysses"}
 DEFAULT: Rows = (
-    (TRACED, {"step": "adam", "traced": "attention"}),
     (TRACED, {**ULYSSES, "step": "adam"}),
     (EAGER, {"layout": "sbhd", "kv": "same", "mask": "full", "loss": "accumulate", "batch": 2}),
     (EAGER, {"gate": "no", "bias": "qkv", "tied": "yes", "dtype": "float64", "step": "adam"}),
@@ -28,6 +27,7 @@ FULL: Rows = (
     (ALL, {}),
     (ALL, ULYSSES),
     (TRACED, {"step": "adam"}),
+    (TRACED, {"step": "adam", "traced": "attention"}),
     (EAGER, {"dtype": "float64", "step": "adam"}),
     (ALL, {"traced": "attention"}),
     (TRACED, {**ULYSSES, "traced": "attention", "loss": "weighted"}),

@@ -19,7 +19,7 @@ from jobs.probes.model.shapes import Decoder
 OF_ATTENTION: dict[str, Wrong] = {
     "detached": Wrong(("no_gradient",), "what attention returns is detached from what it was given"),
     "zeroed": Wrong(("zero_gradient",), "no gradient comes back through attention", everywhere=True),
-    "q_zeroed": Wrong(("partial_zero",), "none comes back to the queries; their gate has its own", everywhere=True),
+    "q_zeroed": Wrong(("partial_zero",), "none comes back to the queries; their gate has its own"),
     "k_zeroed": Wrong(("zero_gradient",), "none comes back to the keys"),
     "v_zeroed": Wrong(("zero_gradient",), "none comes back to the values"),
     "head_zeroed": Wrong(("partial_zero",), "none comes back to one head of the queries on every rank"),
