@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from jobs.contract import MODES, TRACED_MODES
+from service.cases import fits
 from service.edges import in_order, version_order
 from service.errors import UsageError, nearest
 from service.signature import without_addresses
@@ -69,7 +70,10 @@ Mode = Literal["eager", "aot_eager", "inductor"]
 
 
 class Line(_Strict):
-    """One line of a table: the cells of one case. What is not said is the table's."""
+    """One line of a table: the cells of one case, or in a table of counts of all that fit it as a glob.
+
+    What is not said is the table's.
+    """
 
     name: str
     case: str
@@ -80,7 +84,10 @@ class Line(_Strict):
 
 
 class Table(_Strict):
-    """Lines over torch versions. ``show``: a word per verdict, or how many elements of the gradient are not zero."""
+    """Lines over torch versions.
+
+    show  a word per verdict; how many elements of the gradient are not zero; or how many cells of many have which word
+    """
 
     title: str
     text: str = ""
@@ -88,7 +95,7 @@ class Table(_Strict):
     transport: str = "gloo"
     world_size: int = 2
     modes: tuple[Mode, ...] = MODES  # type: ignore[assignment]
-    show: Literal["word", "nonzero"] = "word"
+    show: Literal["word", "nonzero", "counts"] = "word"
     lines: tuple[Line, ...]
 
 
@@ -184,27 +191,44 @@ def _table(table: Table, rows: Sequence[CellRow], columns: Mapping[str, str]) ->
     lines = [["", *columns.values()], ["---"] * (len(columns) + 1)]
     for line in table.lines:
         cells = _cells(table, line, rows)
+        if table.show == "counts":
+            lines.append([line.name, *(_counts(cells.get(runtime, [])) for runtime in columns)])
+            continue
         modes = {row.mode for mine in cells.values() for row in mine}
         lines.append([line.name, *(_cell(table, cells.get(runtime, []), modes) for runtime in columns)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cells(table: Table, line: Line, rows: Sequence[CellRow]) -> dict[str, list[CellRow]]:
-    """The cells of a line by runtime: of the newest version of its case, in the order of modes."""
+    """The cells of a line by runtime: of the newest version of each case, in the order of modes."""
     subject, transport = line.subject or table.subject, line.transport or table.transport
     world_size, modes = line.world_size or table.world_size, line.modes or table.modes
-    of_case = [row for row in rows if row.case == line.case]
+    names = {case for case in {row.case for row in rows} if case == line.case or _counted(table, line, case)}
+    of_case = [row for row in rows if row.case in names]
     if not of_case:
         raise UsageError(
             f"{line.name}: no cell of the case {line.case}: {nearest(line.case, {row.case for row in rows})}"
         )
-    version = max(row.version for row in of_case)
+    newest = {case: max(row.version for row in of_case if row.case == case) for case in names}
     found: dict[str, list[CellRow]] = {}
     for row in sorted(of_case, key=lambda row: MODES.index(row.mode)):
         where = (row.label, row.transport, row.world_size, row.version)
-        if where == (subject, transport, world_size, version) and row.mode in modes:
+        if where == (subject, transport, world_size, newest[row.case]) and row.mode in modes:
             found.setdefault(row.runtime, []).append(row)
     return found
+
+
+def _counted(table: Table, line: Line, case: str) -> bool:
+    return table.show == "counts" and fits(line.case, case)
+
+
+def _counts(cells: Sequence[CellRow]) -> str:
+    """``38 ok, 2 **zero**``: the right ones first, then what there is most of."""
+    said = Counter(map(_word, cells))
+    if not said or set(said) == {WORDS[Verdict.UNIMPORTABLE]}:
+        return next(iter(said), NEVER)
+    order = sorted(said, key=lambda word: (word != WORDS[Verdict.AGREE], -said[word], word))
+    return ", ".join(f"{said[word]} {word}" for word in order)
 
 
 def _cell(table: Table, cells: Sequence[CellRow], modes: Collection[str]) -> str:

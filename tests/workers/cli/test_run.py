@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from service.cases import catalogue
+from service.suite import default_cells
 from tests.support.subjects import write_subject
 from tests.workers.cli.conftest import Gradmatrix
 from tests.workers.cli.state import answer, judgement
@@ -40,6 +42,21 @@ def test_a_runtime_that_cannot_be_built_is_one_error_and_the_submission_waits(
     status, _, err = gradmatrix("run", "--resume")
     assert status == 2
     assert "submission s1: 4 of 4 cells to run, in 2 jobs" in err
+
+
+def test_the_default_suite_is_planned_as_it_says_and_whoever_names_cases_gets_all_their_cells(
+    home: Path, gradmatrix: Gradmatrix, words: tuple[str, ...]
+) -> None:
+    chosen = catalogue().select(["exchange/*"], suite="default")
+    mine = {case.id for case in chosen}
+    brief = [cell for cell in default_cells(catalogue().cases, (2, 4)) if cell[0] in mine and cell[1] != "inductor"]
+    every = [size for case in catalogue().select(["exchange/*"]) for _ in case.modes[:2] for size in (2, 4)
+             if case.runs_at(size)]  # fmt: skip
+    assert len(brief) < len(every)
+    named = tuple(word if word != CASE else "exchange/*" for word in words)
+    for more, cells in ((("--suite", "default"), brief), ((), every)):
+        _, _, err = gradmatrix(*named, *more)
+        assert f" of {len(cells)} cells to run" in err
 
 
 def test_keeping_runtimes_is_yes_or_no_and_may_stand_beside_resume(
