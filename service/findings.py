@@ -163,7 +163,12 @@ def _labels(rows: Iterable[Row]) -> _Labels:
         return row.label if len(contents[row.label]) == 1 else f"{row.label} ({row.checkout[:12]})"
 
     known = dict.fromkeys(of(row) for row in rows)
-    return _Labels(tuple(sorted(known, key=_order)), of)
+    return _Labels(tuple(in_release_order(known)), of)
+
+
+def in_release_order(names: Iterable[str]) -> list[str]:
+    """Releases of one thing by version; what is none by name."""
+    return sorted(names, key=_order)
 
 
 def _order(name: str) -> tuple[str, bool, Version, str]:

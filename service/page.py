@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from jobs.contract import MODES, TRACED_MODES
 from service.cases import fits
+from service.distinct import distinct
 from service.edges import in_order, version_order
 from service.errors import UsageError, nearest
 from service.signature import without_addresses
@@ -100,11 +101,15 @@ class Table(_Strict):
 
 
 class Faults(_Strict):
-    """The sentences about every distinct fault of some subjects."""
+    """The sentences about every distinct fault of some subjects.
+
+    by  ``release``: as a run tells them, each release's beside the others; ``fault``: each once, with all that have it
+    """
 
     title: str
     text: str = ""
     subjects: tuple[str, ...]
+    by: Literal["release", "fault"] = "release"
 
 
 class Remark(_Strict):
@@ -154,7 +159,7 @@ def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[Cel
     parts += [_legend(parts)]
     for part in page.faults:
         mine = [row for row in answered if row.label in part.subjects]
-        said = [*map(_finding, findings(mine)), *_proving_nothing(mine)]
+        said = distinct(mine) if part.by == "fault" else [*map(_finding, findings(mine)), *_proving_nothing(mine)]
         parts += [f"## {part.title}", part.text.strip(), "\n".join(f"- {_shown(one)}" for one in said)]
     for remark in page.remarks:
         parts += [f"## {remark.title}", remark.text.strip()]

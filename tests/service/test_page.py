@@ -133,6 +133,11 @@ def test_sentences_are_those_of_the_subjects_that_are_asked_for_and_are_shown_as
     assert "- zero \\<b\\> in a\\_b (\\*why\\* at \\<address\\>)" in text
 
 
+def test_faults_may_be_told_once_each_instead_of_by_release() -> None:
+    text = render(parse(FILE.replace('["torch"]', '["torch"]\nby = "fault"'), "page.toml"), ROWS, nothing)
+    assert "- zero gradient in traced torch-itself/dim0 (aot\\_eager, inductor; 2 ranks): torch on torch 2.11.0" in text
+
+
 def test_of_a_case_only_the_newest_version_counts_and_builds_of_one_version_stand_apart() -> None:
     newer = (
         row("2.11.0", "eager", "raised", version=2),
