@@ -11,8 +11,18 @@ from service.store import CellRow
 from service.telling import TIMES
 from service.wording import OUTSIDE
 
-ZERO = {"verdict": "zero_gradient", "signature": "zero: grad/x", "detail": "all of it is zero", "forward_ok": True}
-RAISED = {"verdict": "raised", "signature": "RuntimeError: f", "detail": "RuntimeError: f 3", "forward_ok": None}
+ZERO: dict[str, Any] = {
+    "verdict": "zero_gradient",
+    "signature": "zero: grad/x",
+    "detail": "all of it is zero",
+    "forward_ok": True,
+}
+RAISED: dict[str, Any] = {
+    "verdict": "raised",
+    "signature": "RuntimeError: f",
+    "detail": "RuntimeError: f 3",
+    "forward_ok": None,
+}
 
 
 def row(release: str, torch: str, mode: str = "eager", case: str = "a[x=1]", **more: Any) -> CellRow:
@@ -56,7 +66,9 @@ def test_what_makes_two_faults_of_two_cells(change: dict[str, Any], sentences: i
 
 def test_errors_are_told_apart_by_what_they_say_and_scaled_gradients_by_their_factor() -> None:
     other = {**RAISED, "signature": "ValueError: g", "detail": "ValueError: g"}
-    scaled = [{"verdict": "scaled", "signature": f"scaled by {by}: grad/x", "detail": f"{by} times"} for by in (2, 4)]
+    scaled: list[dict[str, Any]] = [
+        {"verdict": "scaled", "signature": f"scaled by {by}: grad/x", "detail": f"{by} times"} for by in (2, 4)
+    ]
     rows = [row("1", "2.11.0", **values) for values in (RAISED, RAISED, other, *scaled)]
     assert {sentence.partition(" in ")[0] for sentence in distinct(rows)} == {
         f"scaled gradient {TIMES}2",
@@ -78,7 +90,7 @@ def test_silent_ones_come_first_and_then_what_there_is_most_of() -> None:
 
 
 def test_an_import_is_of_every_case_and_a_long_detail_is_cut() -> None:
-    failed = {"verdict": "unimportable", "signature": "ImportError: f", "detail": "x" * (DETAIL + 1)}
+    failed: dict[str, Any] = {"verdict": "unimportable", "signature": "ImportError: f", "detail": "x" * (DETAIL + 1)}
     rows = [row("1", "2.2.2", case=case, **failed) for case in ("a[x=1]", "b[x=1]")]
     assert distinct(rows) == [f"not importable: deepspeed==1 on torch 2.2.2 ({'x' * (DETAIL - 1)}…)"]
 
