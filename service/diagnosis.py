@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from service.compare import Row
 
 PARAMETER_FAMILIES = ("model", "engine", "autosp")
+SHOWN_BLOCKS = 3
 """Families whose gradients are those of parameters; elsewhere they are mostly those of what is handed in."""
 
 STATES = {
@@ -181,8 +182,9 @@ def _numbers(word: str, room: Room, names: Sequence[str]) -> str:
         return f".grad is None where {due} elements are due" if absent else f"0 of {due} elements are non-zero"
     if word == "partly dead":
         got, due = (sum(getattr(t, key) for t in mine) for key in ("nonzero_got", "nonzero_expected"))
-        where = dict.fromkeys(filter(None, map(zero_blocks, mine)))
-        return f"{got} of {due} elements are non-zero" + "".join(where)[:200]
+        where = list(dict.fromkeys(filter(None, map(zero_blocks, mine))))
+        more = " …" if len(where) > SHOWN_BLOCKS else ""
+        return f"{got} of {due} elements are non-zero" + "".join(where[:SHOWN_BLOCKS]) + more
     if word == "scaled":
         factors = dict.fromkeys(f"{t.alpha / room.case.scale:.4g}" for t in mine if t.alpha is not None)
         return f"{listed(list(factors))} times what it should be"

@@ -15,7 +15,7 @@ from service.verdicts import Verdict
 from service.wording import badness, how, listed, named, where, zero_blocks
 
 LOCAL_FAMILIES = ("tiled",)
-"""Families whose cases hold no collective: a traced graph is all that a traced mode has to show."""
+"""Families whose cases hold no collective: what a traced mode has to show is one graph that nothing broke apart."""
 
 
 @dataclass(frozen=True)
@@ -256,11 +256,15 @@ def right(room: Room) -> Finding:
         largest = max(tensor.rel_l2 or 0.0 for tensor in sound)
         detail = f"{room.forward}, {count} right to {largest:.2g} on {ranks} ranks"
     detail += f"; below the noise: {', '.join(weak[:6])}" if weak else ""
-    traced = trace is None or trace.collective_in_graph or (room.case.family in LOCAL_FAMILIES and trace.graphs > 0)
-    if traced:
+    if trace is None:
         return Finding(Verdict.AGREE, "", detail, shown)
-    why = f"{trace.breaks[0].reason}" if trace is not None and trace.breaks else "no reason was given"
-    detail += f"; but the collective was in no traced graph ({why[:200]})"
+    local = room.case.family in LOCAL_FAMILIES
+    if trace.collective_in_graph or (local and trace.graphs > 0 and not trace.breaks):
+        return Finding(Verdict.AGREE, "", detail, shown)
+    why = f"{trace.breaks[0].reason}" if trace.breaks else "no reason was given"
+    detail += (
+        f"; but the {'call was traced in no whole' if local else 'collective was in no traced'} graph ({why[:200]})"
+    )
     return Finding(Verdict.AGREE_UNTRACED, "", detail, shown)
 
 
