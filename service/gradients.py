@@ -262,9 +262,8 @@ def right(room: Room) -> Finding:
     if trace.collective_in_graph or (local and trace.graphs > 0 and not trace.breaks):
         return Finding(Verdict.AGREE, "", detail, shown)
     why = f"{trace.breaks[0].reason}" if trace.breaks else "no reason was given"
-    detail += (
-        f"; but the {'call was traced in no whole' if local else 'collective was in no traced'} graph ({why[:200]})"
-    )
+    what = "call was traced in no whole graph" if local else "collective was in no traced graph"
+    detail += f"; but the {what} ({why[:200]})"
     return Finding(Verdict.AGREE_UNTRACED, "", detail, shown)
 
 

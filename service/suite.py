@@ -1,9 +1,9 @@
 """Which cells of its cases the default suite runs.
 
 On the straight line this stands beside ``service.matrix``, which asks it. Eager, every case of the suite runs at every
-world size that is asked for; they are chosen so that axes meet instead of all values of all of them. A traced call costs
-ten times as much, on every rank. So it runs at the smallest of the world sizes, in as few cases as have every value
-that any traced one has; and at the others in one case of each exchange, which all other families are built on.
+world size that is asked for. A traced call costs ten times as much, on every rank. So it runs at the smallest of the
+world sizes, in as few cases as have every value that any traced one has; and at the others in one case of each
+exchange, which all other families are built on.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ VERDICTS: dict[Verdict, VerdictInfo] = {
     ),
     Verdict.AGREE_UNTRACED: VerdictInfo(
         "agrees, untraced", "agree*", "agree", False, "green",
-        "Everything agrees, but the collective (or, where there is none, the call) was in no traced graph, so the traced "
-        "mode proved nothing.",
+        "Everything agrees, but the collective (where there is none, the call) was in no traced graph, so that the "
+        "traced mode proved nothing.",
     ),
     Verdict.ZERO_GRADIENT: _fault(
         "zero gradient", "zero", "gradient", "A gradient is zero everywhere on every rank where the oracle's is not."
