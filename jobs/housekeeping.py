@@ -35,6 +35,8 @@ WATCHED = (
     "torch.distributed._functional_collectives",
 )
 """Modules and classes whose functions are looked after."""
+OF_TORCH = ("addr2line",)
+"""Processes that torch starts by itself, for the stack of an error of its own: ended like others, and not told."""
 INHERITED = object()
 """Stands for a method that a class only inherits."""
 SHOWN = 8
@@ -76,7 +78,7 @@ class Surroundings:
         return [
             *facts.changes(self._switches, now),
             *told(replaced, "functions of torch", "replaced"),
-            *told(left, "processes left running", ""),
+            *told([name for name in left if name not in OF_TORCH], "processes left running", ""),
         ]
 
 
