@@ -54,8 +54,10 @@ def plan(what: str, mode: str, cases: dict[str, CaseInfo]) -> dict[str, tuple[Ca
         plain = [one for one in controls if mode in one.modes and cases[one.case].dtype == "float32"]
         return {one.id: (cases[one.case], functools.partial(module.build_control, one)) for one in plain}
     wanted = ".traced_reference" if what == "traced" else ".reference"
-    build = build_as(module, next(one for one in controls if wanted in one.id))
-    fits = [case for case in cases.values() if mode in case.modes and (what == "reference" or case.suite == "default")]
+    reference = next(one for one in controls if wanted in one.id)
+    build = build_as(module, reference)
+    able = [case for case in cases.values() if mode in case.modes]
+    fits = [case for case in able if what == "reference" or case.suite == "default" or case.id == reference.case]
     fits = [case for case in fits if what != "buffer" or case.params["traced"] == "layer"]
     return {case.id: (case, build) for case in fits}
 
