@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.submissions import measured, phases
-from jobs.contract import FAMILIES, SUITES
+from jobs.contract import FAMILIES, SUITES, TORCH_FAMILY
 from service import catalog
 from service.cases import catalogue
 from service.config import load_settings
@@ -26,7 +26,7 @@ from workers.cli.runtimes import ensure
 from workers.runtimes.venv import VenvExecutor
 
 MODES = ("eager", "aot_eager")
-OF_A_CHECKOUT = tuple(family for family in FAMILIES if family != "torch-itself")
+OF_A_CHECKOUT = tuple(family for family in FAMILIES if family != TORCH_FAMILY)
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.contract import MODES, TRACED_MODES
+from jobs.contract import TRACED_MODES
 from service.edges import in_order
 from service.findings import in_release_order
-from service.spans import listed, spans
-from service.telling import FACTOR, TIMES
+from service.spans import spans
+from service.telling import FACTOR, TIMES, extent, outside
 from service.verdicts import Verdict
 from service.wording import OUTSIDE
 
@@ -74,19 +74,10 @@ def _rank(fault: Fault, rows: Sequence[CellRow]) -> tuple[bool, int]:
 
 def _sentence(fault: Fault, rows: Sequence[CellRow], labels: Sequence[str], torches: Sequence[str]) -> str:
     """``zero gradient in traced exchange/dim0 (10 cases; aot_eager; 2 ranks): 1.0 to 1.2 on torch 2.11.0 (why)``."""
-    silent = fault.verdict is Verdict.MISMATCH
-    name = f"{'silent answer' if silent else fault.verdict.info.label} outside its contract"
-    what = name if fault.outside else fault.verdict.info.label
+    what = outside(fault.verdict) if fault.outside else fault.verdict.info.label
     factor = f" {fault.said}" if fault.said.startswith(TIMES) else ""
-    where = f" in {'traced ' if fault.traced else ''}{fault.probe} ({_extent(rows)})" if fault.probe else ""
+    where = f" in {'traced ' if fault.traced else ''}{fault.probe} ({extent(rows)})" if fault.probe else ""
     return f"{what}{factor}{where}: {'; '.join(_places(rows, labels, torches))} ({_why(rows)})"
-
-
-def _extent(rows: Sequence[CellRow]) -> str:
-    cases = {row.case for row in rows}
-    modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
-    several = f"{len(cases)} cases; " if len(cases) > 1 else ""
-    return f"{several}{', '.join(modes)}; {listed(sorted({row.world_size for row in rows}))} ranks"
 
 
 def _places(rows: Sequence[CellRow], labels: Sequence[str], torches: Sequence[str]) -> Iterator[str]:

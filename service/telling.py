@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.version import InvalidVersion, Version
 
-from jobs.contract import TRACED_MODES
+from jobs.contract import MODES, TRACED_MODES
 from service.edges import ABSENT, BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, merged
 from service.imports import ANOTHER_TORCH, need_text
 from service.spans import bad, good, listed, spans, untried, untried_within
@@ -136,11 +136,15 @@ def _fault(group: Group) -> str:
     """The verdict's words with factor, ranks or contract: ``partly zero gradient, all of it on rank 1,``."""
     fault = group.fault
     if fault.outside:
-        silent = fault.verdict is Verdict.MISMATCH
-        return f"{'silent answer' if silent else fault.verdict.info.label} outside its contract"
+        return outside(fault.verdict)
     factor = FACTOR.match(fault.signature)
     times = f" {TIMES}{factor[1]}" if factor and fault.verdict is Verdict.SCALED else ""
     return f"{fault.verdict.info.label}{times}{_place(group)}"
+
+
+def outside(verdict: Verdict) -> str:
+    """What a fault is called where a refusal was due."""
+    return f"{'silent answer' if verdict is Verdict.MISMATCH else verdict.info.label} outside its contract"
 
 
 def _place(group: Group) -> str:
@@ -160,14 +164,19 @@ def _what(group: Group) -> str:
     """``in traced exchange/dim0 (aot_eager, inductor; 2 ranks)``."""
     if group.fault.probe == EVERYTHING:
         return f"({EVERYTHING})"
-    modes = [mode for mode in ("eager", *TRACED_MODES) if any(row.mode == mode for row in group.rows)]
-    worlds = sorted({row.world_size for row in group.rows})
-    cases = {row.case for row in group.rows}
-    transports = sorted({row.transport for row in group.rows})
-    traced = "traced " if set(modes) <= set(TRACED_MODES) else ""
+    traced = "traced " if all(row.mode in TRACED_MODES for row in group.rows) else ""
+    return f"in {traced}{group.fault.probe} ({extent(group.rows)})"
+
+
+def extent(rows: Sequence[Row]) -> str:
+    """``2 cases; aot_eager, inductor; 2 and 4 ranks``: how many cases, in which modes, on how many ranks, over what."""
+    modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
+    worlds = sorted({row.world_size for row in rows})
+    cases = {row.case for row in rows}
+    transports = sorted({row.transport for row in rows})
     several = f"{len(cases)} cases; " if len(cases) > 1 else ""
     over = "" if transports == ["gloo"] else f"; {', '.join(transports)}"
-    return f"in {traced}{group.fault.probe} ({several}{', '.join(modes)}; {listed(worlds)} ranks{over})"
+    return f"{several}{', '.join(modes)}; {listed(worlds)} ranks{over}"
 
 
 # -- along torch -----------------------------------------------------------------------------------------------------
