@@ -99,6 +99,7 @@ class CaseInfo:
     dims      per tensor name, the names of its dimensions (for the block map)
     transports  over which it exists
     suite     the smallest of :data:`SUITES` that it is in
+    weights   the inputs that are the same on every rank, as a model's weights are; the others are activations
     accepts   ``oracle``, or ``oracle or zero`` where a subject may as well answer zero everywhere (a mean over nothing)
     api       what it calls, in the user's words; where that is not the documented way, which one is
     summary   one sentence for people
@@ -118,6 +119,7 @@ class CaseInfo:
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
     transports: tuple[str, ...] = ("gloo", "nccl")
     suite: str = "default"
+    weights: tuple[str, ...] = ()
     accepts: str = "oracle"
     api: str = ""
     summary: str = ""
@@ -136,6 +138,7 @@ class CaseInfo:
         values = _exact_fields(cls, data)
         values["modes"] = tuple(values["modes"])
         values["transports"] = tuple(values.get("transports", cls.transports))
+        values["weights"] = tuple(values.get("weights", cls.weights))
         values["dims"] = {name: tuple(dims) for name, dims in values["dims"].items()}
         return cls(**values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import subprocess
@@ -123,6 +124,7 @@ class Recorder:
         torch._dynamo.utils.counters.clear()
         self._compile = _backend(mode)
         self._graphs = 0
+        self._differentiates = False
         self._collectives: set[str] = set()
         self.fullgraph: str | None = None
         self._counted: dict[str, Any] = {}
@@ -131,10 +133,22 @@ class Recorder:
         """``function``, traced when it is first called."""
         import torch
 
-        return torch.compile(function, backend=self._record)
+        traced = torch.compile(function, backend=self._record)
+
+        @functools.wraps(traced)
+        def called(*inputs: Any) -> Any:
+            self._differentiates = torch.is_grad_enabled()
+            return traced(*inputs)
+
+        return called
 
     def _record(self, graph: Any, inputs: list[Any]) -> Any:
+        import torch
+
         self._graphs += 1
+        if self._differentiates and not torch.is_grad_enabled():
+            # The inside of an autograd.Function that itself is in no graph: what is differentiated was never traced.
+            return self._compile(graph, inputs)
         for module in graph.modules():
             for node in getattr(getattr(module, "graph", None), "nodes", ()):
                 if node.op in ("call_function", "call_method", "call_module"):

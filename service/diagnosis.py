@@ -18,14 +18,13 @@ from service.naming import have, spoken, stepped
 from service.policy import Policy
 from service.room import Room
 from service.spans import listed
-from service.training import SILENT_OUTSIDE, clause, with_forward
+from service.training import SILENT_OUTSIDE, WHOSE, clause, with_forward
 from service.verdicts import Verdict
 from service.wording import OUTSIDE, zero_blocks
 
 if TYPE_CHECKING:
     from service.compare import Row
 
-PARAMETER_FAMILIES = ("model", "engine", "autosp")
 SHOWN_BLOCKS = 3
 """Families whose gradients are those of parameters; elsewhere they are mostly those of what is handed in."""
 
@@ -208,14 +207,22 @@ def _training(row: Row, room: Room, tensors: Mapping[str, Sequence[str]]) -> str
     verdict = Verdict(row.verdict or "")
     if row.detail.startswith(OUTSIDE) and verdict is Verdict.MISMATCH:
         return SILENT_OUTSIDE
-    names = [name for name in tensors.get(STATES.get(verdict, ""), ()) if not stepped(name)]
-    whose = spoken(names) if names else "what comes before it"
-    if names and room.case.family not in PARAMETER_FAMILIES:
-        whose = f"what {spoken(names)} {have(names, 'comes', 'come')} from"
+    names = list(tensors.get(STATES.get(verdict, ""), ()))
+    whose = _whose(names, room.case.weights)
     worst = _worst(room, (), "output") if verdict is Verdict.FORWARD_MISMATCH else _worst(room, names)
     error = "" if worst is None else _off(worst)
     ratio = None if worst is None or worst.alpha is None else worst.alpha / room.case.scale
     return with_forward(verdict, clause(verdict, whose, ratio, error), row.forward_ok)
+
+
+def _whose(names: Sequence[str], weights: Sequence[str]) -> str:
+    """Whose updates are in question: a weight's own, and those of what an activation comes from."""
+    mine = list(dict.fromkeys(stepped(name) or name for name in names))
+    own = [name for name in mine if name in weights]
+    before = [name for name in mine if name not in weights]
+    said = [spoken(own)] if own else []
+    said += [f"what {spoken(before)} {have(before, 'comes', 'come')} from"] if before else []
+    return " and ".join(said) or WHOSE
 
 
 def _off(worst: TensorEvidence) -> str:

@@ -29,6 +29,8 @@ COTANGENTS = {"weighted": ("w",), "shared": ("w",), "accumulate": ("w", "w2")}
 LAYER_BEFORE, LAYER_AFTER = 0.5, 4.0
 """The factors of a traced layer around a call: powers of two, so that every type stays exact."""
 
+RANKS = 8
+"""In how many a case of the whole world is looked at, where any number would do."""
 LOSS_SCALE = 1024.0
 """The factor of a scaled loss: a power of two, so that every type stays exact."""
 
@@ -96,6 +98,7 @@ def case_of(
         dtype=params.dtype,
         sp=params.sp,
         expect="refusal" if outside else "values",
+        weights=tuple(s.name for s in params.tensors(params.sp or RANKS, 0) if s.shared and s.role == "input"),
         **more,
     )
 

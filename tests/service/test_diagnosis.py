@@ -28,7 +28,7 @@ NAMES = [
 ]
 MODEL = a_case(
     id="model/decoder[dtype=float32]", family="model", exact=False, api="toy.Attention, the documented way",
-    dims=dict.fromkeys(NAMES, ("query/gate", "input")),
+    dims=dict.fromkeys(NAMES, ("query/gate", "input")), weights=tuple(NAMES),
 )  # fmt: skip
 
 
@@ -88,6 +88,18 @@ def test_what_the_optimiser_made_of_it_is_told_as_that() -> None:
         "after the optimiser's step the k projection has not moved; "
         "the o projection is right"
     )
+
+
+def test_a_step_alone_is_of_the_weight_that_it_would_have_moved() -> None:
+    truth = dict.fromkeys(("step/layer0.k_proj", "moment/layer0.k_proj", "step/layer0.o_proj"), W)
+    _, found = of_model({"k_proj": 0 * W}, truth)
+    assert found.training.startswith("the k projection will not be trained through this call")
+
+
+def test_a_weight_is_told_apart_from_an_activation_of_which_only_what_it_comes_from_is_trained() -> None:
+    truth = dict.fromkeys(("x", "layer0.k_proj", "layer0.o_proj"), W)
+    _, found = of_model({"x": 0 * W, "k_proj": 0 * W}, truth)
+    assert found.training.startswith("the k projection and what x comes from will not be trained")
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def test_what_was_kept_is_handed_out_whole(world: World) -> None:
     documents = [json.loads(one.canonical()) for one in (evidence(3), evidence(2), evidence(3))]
     assert [answer.evidence, answer.first, answer.alone] == documents
     assert (answer.row.verdict, answer.then[0]) == ("scaled", "mismatch")
-    assert answer.info == case("a").to_json() | {"modes": ["eager", "aot_eager"], "transports": ["gloo", "nccl"]}
+    stored = {"modes": ["eager", "aot_eager"], "transports": ["gloo", "nccl"], "weights": []}
+    assert answer.info == case("a").to_json() | stored
     assert kept.due == ({"control": json.loads(json.dumps(control.to_json())), "case": answer.info},)
     assert [one.evidence for one in kept.answers] == [json.loads(evidence(1).canonical())]
 
