@@ -40,6 +40,8 @@ NOT_FINITE = {
     "grad": ": they are NaN or infinite, and after one step so is what they are added to",
     "output": ": the output is NaN or infinite",
 }
+ANSWERED = (Verdict.WRONG_SHAPE, Verdict.FORWARD_MISMATCH, Verdict.MUTATED)
+"""Faults that come before that of a gradient, of calls that came to their end."""
 RIGHT, WEAK = "right", "too small to tell"
 
 
@@ -128,13 +130,25 @@ def _tensors(room: Room) -> dict[str, list[str]]:
 def _what(row: Row, room: Room, tensors: Mapping[str, Sequence[str]]) -> str:
     """The state of every gradient in clauses; for what is not a gradient's fault, the judge's own sentence."""
     if Verdict(row.verdict or "").info.group != "gradient" or not (set(tensors) - {RIGHT, WEAK}):
-        return row.detail.removeprefix(OUTSIDE)
+        return row.detail.removeprefix(OUTSIDE) + _gradients_too(row, tensors)
     among = [name for names in tensors.values() for name in names]
     said = [text for word in tensors if word in _CLAUSES for text in _state(word, room, tensors[word], among)]
     for word, words in ((RIGHT, "right"), (WEAK, "below the noise")):
         if names := [name for name in tensors.get(word, ()) if not stepped(name)]:
             said.append(f"{spoken(names, among)} {have(names, 'is', 'are')} {words}")
     return "; ".join(said)
+
+
+def _gradients_too(row: Row, tensors: Mapping[str, Sequence[str]]) -> str:
+    """Beside a fault that is none of the gradients': what these are like."""
+    if Verdict(row.verdict or "") not in ANSWERED or not tensors:
+        return ""
+    wrong = [name for word, names in tensors.items() if word not in (RIGHT, WEAK) for name in names]
+    if not wrong:
+        return "; the gradients are right"
+    among = [name for names in tensors.values() for name in names]
+    gradients = have(wrong, "the gradient", "the gradients")
+    return f"; {gradients} of {spoken(wrong, among)} {have(wrong, 'is', 'are')} wrong too"
 
 
 _CLAUSES = {
@@ -175,6 +189,10 @@ def _state(word: str, room: Room, names: Sequence[str], among: Sequence[str]) ->
 def _numbers(word: str, room: Room, names: Sequence[str]) -> str:
     """The numbers that go with a state, over all ranks and all of these gradients."""
     mine = [tensor for tensor in room.evidence.of("grad") if tensor.name in names]
+    # Every rank has the whole gradient of a weight: there is one, however many ranks show it.
+    weights = [tensor for tensor in mine if (stepped(tensor.name) or tensor.name) in room.case.weights]
+    one = min((tensor.rank for tensor in mine), default=0)
+    mine = [tensor for tensor in mine if tensor not in weights or tensor.rank == one]
     if word == "dead":
         absent = [tensor for tensor in mine if tensor.missing]
         due = sum(tensor.nonzero_expected for tensor in mine)
@@ -191,7 +209,7 @@ def _numbers(word: str, room: Room, names: Sequence[str]) -> str:
         return "there is one, and must be none"
     if odd := [tensor for tensor in mine if not tensor.nonfinite_same]:
         got, due = (sum(getattr(tensor, key) for tensor in odd) for key in ("nonfinite_got", "nonfinite_expected"))
-        return f"{got} elements are NaN or infinite, and {due} should be"
+        return f"{got} element{'s are' if got != 1 else ' is'} NaN or infinite, and {due} should be"
     worst = max(mine, key=lambda tensor: tensor.rel_l2 or 0.0)
     if worst.rel_l2 is None:
         return f"up to {worst.max_abs or 0.0:.3g} where zero is due"

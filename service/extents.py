@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from service.edges import columns_of, merged, state, stretches
+from service.edges import NO_IMPORT, OTHER, columns_of, merged, state, stretches
 from service.spans import listed
 from service.telling import release
 from service.verdicts import Verdict
@@ -25,7 +25,8 @@ FEW = 4
 class Extent:
     """Between which versions the cell's fault lies, along torch or along releases.
 
-    unsaid  versions before, between and after the bad ones of which it is not known
+    unsaid     versions before, between and after the bad ones of which it is not known
+    otherwise  such versions that fail in another way, or cannot be imported
     """
 
     last_good: str | None
@@ -33,6 +34,7 @@ class Extent:
     last_bad: str
     fixed_in: str | None
     unsaid: tuple[str, ...]
+    otherwise: tuple[str, ...] = ()
 
 
 def extent_text(extent: Extent | None) -> str:
@@ -43,10 +45,9 @@ def extent_text(extent: Extent | None) -> str:
     said.append(f"first bad {extent.first_bad}")
     said += [f"last bad {extent.last_bad}"] if extent.last_bad != extent.first_bad else []
     said.append(f"fixed in {extent.fixed_in}" if extent.fixed_in else "no good one after it is known")
-    few = len(extent.unsaid) <= FEW
-    said += (
-        [f"not known of {listed(extent.unsaid) if few else f'{len(extent.unsaid)} others'}"] if extent.unsaid else []
-    )
+    for words, versions in (("something else fails on", extent.otherwise), ("not known of", extent.unsaid)):
+        if versions:
+            said.append(f"{words} {listed(versions) if len(versions) <= FEW else f'{len(versions)} others'}")
     return ", ".join(said)
 
 
@@ -79,5 +80,8 @@ def _extent(version: str, columns: Sequence[tuple[str, str]]) -> Extent | None:
     order = [name for name, _ in columns]
     for one in stretches(columns):
         if version in order and order.index(one.first_bad) <= order.index(version) <= order.index(one.last_bad):
-            return Extent(one.last_good, one.first_bad, one.last_bad, one.fixed_in, one.unsaid)
+            failing = {name for name, said in columns if said in (OTHER, NO_IMPORT)}
+            unsaid = tuple(name for name in one.unsaid if name not in failing)
+            otherwise = tuple(name for name in one.unsaid if name in failing)
+            return Extent(one.last_good, one.first_bad, one.last_bad, one.fixed_in, unsaid, otherwise)
     return None

@@ -12,7 +12,9 @@ OUTSIDE = "outside the contract: "
 
 
 def error_of(tensor: TensorEvidence) -> float | None:
-    """The number that stands for a tensor's error."""
+    """The number that stands for a tensor's error; None where elements are not finite, which no number tells."""
+    if not tensor.nonfinite_same:
+        return None
     return tensor.rel_l2 if tensor.rel_l2 is not None else tensor.max_abs
 
 

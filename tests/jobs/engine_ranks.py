@@ -61,7 +61,10 @@ def distinct(cases: dict[str, CaseInfo]) -> dict[str, CaseInfo]:
     told: dict[str, Any] = {"stage": 0, "wiring": "unit", "scatter": "off", "made": "whole", "via": "distributed"}
     first: dict[Any, str] = {}
     for name, case in cases.items():
-        first.setdefault(dataclasses.replace(params_of(case), **told), name)
+        params = params_of(case)
+        # What divides once more is another truth.
+        kept = {"stage": 3, "scatter": "on"} if params.scattered else {}
+        first.setdefault(dataclasses.replace(params, **(told | kept)), name)
     return {name: cases[name] for name in first.values()}
 
 
@@ -115,11 +118,12 @@ def _times(case: CaseInfo, world_size: int, logits: torch.Tensor, labels: list[t
         [-float(chances[0, rank * length + i, int(labels[rank][0, i])]) for _, i in mine]
         for rank, mine in enumerate(tokens)
     ]
-    recipe, everything = params_of(case).recipe, [cost for mine in costs for cost in mine]
-    if recipe == "local":
-        return sum(sum(mine) / len(mine) for mine in costs if mine)
+    params, everything = params_of(case), [cost for mine in costs for cost in mine]
+    by = len(labels) if params.stage == 3 and params.scatter == "on" else 1
+    if params.recipe == "local":
+        return sum(sum(mine) / len(mine) for mine in costs if mine) / by
     mean = sum(everything) / len(everything)
-    return mean if recipe == "in_place" else mean * len(labels)
+    return (mean if params.recipe == "in_place" else mean * len(labels)) / by
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -61,6 +61,9 @@ def test_a_recipe_says_how_often_the_whole_counts() -> None:
     assert Training(recipe="all_gather").times(4) == 4
     assert Training(recipe="all_gather", sp=2).times(4) == 2
     assert Training(recipe="in_place").times(4) == 1
+    assert Training(recipe="all_gather", stage=3, scatter="on").times(4) == 1
+    assert Training(recipe="in_place", stage=3, scatter="on", sp=2).times(4) == 0.5
+    assert Training(recipe="in_place", stage=2, scatter="on").times(4) == 1
 
 
 def test_only_weights_need_a_gradient() -> None:

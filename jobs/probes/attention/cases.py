@@ -237,6 +237,8 @@ def _api(params: Attention) -> str:
             return "; key/value heads stated by num_kv_heads, before 0.19.7 by module_inject.tp_shard.set_num_kv_heads"
         if params.overlap != "no":
             return ", with sp_stream"
+        if params.kv not in ("same", "ranks"):
+            return "; the number of key/value heads is not stated (num_kv_heads, from 0.19.7 on)"
     if isinstance(params, Chunked):
         return "; it needs the package flash-attn and a GPU"
     return ""

@@ -23,7 +23,8 @@ class Core(torch.nn.Module):
         query, key, value = q.permute(order), k.permute(order), v.permute(order)
         groups = query.shape[1] // key.shape[1]
         if groups * key.shape[1] != query.shape[1]:
-            raise ValueError(f"{query.shape[1]} query heads cannot share {key.shape[1]} key heads")
+            given = f"{query.shape[1]} query heads and {key.shape[1]} key heads"
+            raise ValueError(f"the attention between the exchanges was given {given}")
         seen = None
         if self.causal:
             seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=q.device).tril()

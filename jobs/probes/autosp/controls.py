@@ -1,7 +1,7 @@
 """The controls of family ``autosp`` as data: operators of ours whose verdict is known beforehand.
 
-They stand on the exchange and the gathering, in each of the four types; of the compiler pass there is no second
-implementation, and its cases are judged by the oracle alone. Nothing here imports torch.
+They stand on the exchange and the gathering, in each of the four types, and on the model that the compiler pass
+rewrites: there it is the model as a right pass leaves it, written by hand. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MUTANTS: dict[str, Wrong] = {
     "detached": Wrong(("no_gradient",), "the output is detached from the input"),
     "own_part": Wrong(("mismatch",), "the gradient of a gathered part is its own rank's alone", everywhere=True),
 }
-OURS = dataclasses.replace(RIGHT, summary="an operator of ours that is right")
+OURS = dataclasses.replace(RIGHT, summary="an operator of ours, or a model on it, that is right")
 OF_GATHER = ("zeroed", "times_ranks", "own_part")
 
 EXCHANGES: dict[str, Values] = {
@@ -43,6 +43,13 @@ EXCHANGES: dict[str, Values] = {
 GATHERS: dict[str, Values] = {
     "float32": {"dim": 1, **WEIGHTED},
     "bfloat16": {"dim": 2, "loss": "accumulate", "dtype": "bfloat16", "batch": 1},
+}
+MODELS: dict[str, Values] = {"float32": {}, "bfloat16": {"sp": 2, "batch": 2, "dtype": "bfloat16"}}
+OF_MODEL: dict[str, Wrong] = {
+    "zeroed": Wrong(("zero_gradient",), "no gradient comes back to the values", everywhere=True),
+    "times_ranks": Wrong(("mismatch",), "what comes back to the values is multiplied by the number of ranks"),
+    "swapped": Wrong(("mismatch",), "heads and tokens are swapped in what comes back to the values"),
+    "detached": Wrong(("no_gradient",), "the values are detached from what they are made of"),
 }
 BY_INPUT = ("stale",)
 """Beside Σy² these would pass for a factor."""
@@ -63,6 +70,15 @@ def _rows() -> Iterator[tuple[str, str, str, Values, tuple[str, ...], str]]:
                         continue
                     suite = "default" if wrong.everywhere and is_first else "full"
                     yield probe, name, mark, values, EAGER, suite
+    for dtype, values in MODELS.items():
+        mark, is_first = ("", True) if dtype == "float32" else (dtype, False)
+        for name in ("reference", *OF_MODEL):
+            everywhere = name == "reference" or OF_MODEL[name].everywhere
+            yield "pass", name, mark, values, EAGER, "default" if everywhere and is_first else "full"
+
+
+def _wrong(probe: str, name: str) -> Wrong:
+    return (OF_MODEL if probe == "pass" else MUTANTS).get(name, OURS)
 
 
 @lru_cache
@@ -70,6 +86,6 @@ def controls() -> tuple[ControlInfo, ...]:
     """Every control of the family."""
     known = {case.id for case in catalogue()}
     return tuple(
-        control(probe, name, mark, id_of(probe, KINDS[probe](**values)), known, modes, MUTANTS.get(name, OURS), suite)
+        control(probe, name, mark, id_of(probe, KINDS[probe](**values)), known, modes, _wrong(probe, name), suite)
         for probe, name, mark, values, modes, suite in _rows()
     )

@@ -5,12 +5,14 @@ They know nothing of the oracle: the reference sends real messages between the r
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.functional import scaled_dot_product_attention
 
 from jobs.contract import ControlInfo
 from jobs.probes.autosp.shapes import Exchanged, Gathered
@@ -31,6 +33,8 @@ class Sent:
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 Change = Callable[[Sent], torch.Tensor]
+Attend = Callable[..., torch.Tensor]
+"""From queries, keys and values, and how they are masked, to what was attended to."""
 
 
 class _Moved(torch.autograd.Function):
@@ -111,6 +115,20 @@ CHANGES: dict[str, Change] = {
     "stale": lambda sent: sent.x,
     "own_part": _own_part,
 }
+
+
+def attention(control: ControlInfo, ctx: RankContext) -> Attend:
+    """Attention over the whole sequence for a rank that has a part of it; the values take the control's exchange."""
+    right = dataclasses.replace(control, id="autosp/pass.reference")
+    queries, keys, values, back = (
+        operation(one, Exchanged(scatter=way), ctx)
+        for one, way in ((right, "heads"), (right, "heads"), (control, "heads"), (right, "sequence"))
+    )
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **mask: Any) -> torch.Tensor:
+        return back(scaled_dot_product_attention(queries(q), keys(k), values(v), **mask))
+
+    return attend
 
 
 def operation(control: ControlInfo, params: Exchanged | Gathered, ctx: RankContext) -> Operation:

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy, embedding, linear, scaled_dot_pro
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
 from jobs.probes.autosp import mutants
-from jobs.probes.autosp.shapes import FEATURES, LAYERS, PROJECTIONS, Exchanged, Gathered, Rewritten, params_of
+from jobs.probes.autosp.mutants import Attend
+from jobs.probes.autosp.shapes import FEATURES, LAYERS, PROJECTIONS, TOKENS, Exchanged, Gathered, Rewritten, params_of
 from jobs.probes.layer import compose
 from jobs.probes.passes import Function
 from jobs.subject.base import Operation, RankContext, Subject, Unsupported
@@ -37,7 +38,7 @@ def build_control(control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Fun
     """The same with a control's implementation in the subject's place."""
     params = params_of(case)
     if isinstance(params, Rewritten):
-        raise LookupError(f"control {control.id} stands on a case of the pass, of which there is no reference")
+        return split(params, ctx, mutants.attention(control, ctx))
     return _compose(params, mutants.operation(control, params, ctx))
 
 
@@ -75,7 +76,7 @@ def model_of(params: Rewritten) -> Function:
     def short(
         ids: torch.Tensor, labels: torch.Tensor, pos: torch.Tensor, seen: torch.Tensor, *weights: torch.Tensor
     ) -> torch.Tensor:
-        return _losses(by_rows, ids, labels, pos, seen, weights)
+        return _losses(by_rows, ids, labels, pos, (pos, seen), weights)
 
     def hf(
         input_ids: torch.Tensor,
@@ -84,9 +85,23 @@ def model_of(params: Rewritten) -> Function:
         attention_mask: torch.Tensor,
         *weights: torch.Tensor,
     ) -> torch.Tensor:
-        return _losses(by_rows, input_ids, labels, position_ids, attention_mask, weights)
+        return _losses(by_rows, input_ids, labels, position_ids, (position_ids, attention_mask), weights)
 
     return hf if params.names == "hf" else short
+
+
+def split(params: Rewritten, ctx: RankContext, attend: Attend) -> Function:
+    """The same model on this rank's tokens alone, as a right pass leaves it; ``attend`` sees the whole sequence."""
+    own = slice(ctx.sp_rank * TOKENS, (ctx.sp_rank + 1) * TOKENS)
+    by_rows = params.mask == "rows"
+
+    def part(
+        ids: torch.Tensor, labels: torch.Tensor, pos: torch.Tensor, seen: torch.Tensor, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        mine = (ids[:, own], labels[:, own], pos[:, own])
+        return _losses(by_rows, *mine, (pos, seen), weights, attend)
+
+    return part
 
 
 def _losses(
@@ -94,19 +109,19 @@ def _losses(
     ids: torch.Tensor,
     labels: torch.Tensor,
     positions: torch.Tensor,
-    keys: torch.Tensor,
+    masked_by: tuple[torch.Tensor, torch.Tensor],
     weights: tuple[torch.Tensor, ...],
+    attend: Attend = scaled_dot_product_attention,
 ) -> torch.Tensor:
+    """``masked_by``: the positions of all queries and of all keys."""
+    queries, keys = masked_by
     symbols, places, *layers, head = weights
     h = embedding(ids, symbols) + embedding(positions, places)
-    mask = (positions[:, None, :, None] >= keys[:, None, None, :]) if by_rows else None
+    mask = (queries[:, None, :, None] >= keys[:, None, None, :]) if by_rows else None
     each = len(PROJECTIONS) + 1
     for index in range(LAYERS):
         *projections, output = layers[each * index : each * (index + 1)]
         q, k, v = (linear(h, one).unflatten(-1, (-1, FEATURES)).transpose(1, 2) for one in projections)
-        if by_rows:
-            seen = scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        else:
-            seen = scaled_dot_product_attention(q, k, v, is_causal=True)
+        seen = attend(q, k, v, attn_mask=mask) if by_rows else attend(q, k, v, is_causal=True)
         h = h + linear(seen.transpose(1, 2).flatten(2), output)
     return cross_entropy(linear(h, head).flatten(0, 1), labels.flatten(), reduction="none")

@@ -13,7 +13,7 @@ from jobs.probes.case import EAGER, TRACED, Rows, case_id, case_of
 from jobs.probes.engine.shapes import LIVE, RECIPES, Training
 
 FAMILY = "engine"
-VERSION = 1
+VERSION = 2
 
 STATE, MESH, STEP, ULYSSES = {"wiring": "state"}, {"wiring": "mesh"}, {"look": "step"}, {"via": "ulysses"}
 DEFAULT: Rows = (
@@ -75,12 +75,20 @@ WIRINGS = {
     "mesh": "deepspeed.initialize with mesh_param=(replicas, ranks); the documented way is mpu=",
 }
 CONVENTION = (
-    "The engine divides what it sums over all ranks by the number of sequence-parallel groups, in every stage: a sum "
-    "over the ranks of a group, a mean over groups"
+    "The engine divides what it sums over all ranks by the number of sequence-parallel groups: a sum over the ranks of "
+    "a group, a mean over groups"
 )
-AGAIN = "beside the dense model's gradient that is as many times as a group has ranks"
-ONCE = "beside the dense model's gradient that is 1 times"
-SCATTERED = "; stage 3 with a reduce-scatter, its default, divides by the ranks of a group as well"
+SCATTERED = (
+    "; except that stage 3 with a reduce-scatter, DeepSpeed's default, divides by the ranks of a group as well: its "
+    "gradients are as many times smaller than those of the other stages, for one and the same loss"
+)
+AGAINST = {
+    1: "multiplied by the ranks of a group",
+    0: "as it is",
+    -1: "divided by the ranks of a group",
+}
+"""What the dense model's gradient is, by the recipe's factor and the path's divisor as powers of the ranks."""
+PUT_TOGETHER = {"off": "reduce_scatter off (DeepSpeed's default is on)", "on": "reduce_scatter on, DeepSpeed's default"}
 
 
 @lru_cache
@@ -102,8 +110,8 @@ def id_of(params: Training) -> str:
 def _info(modes: tuple[str, ...], suite: str, params: Training) -> CaseInfo:
     recipe = RECIPES[params.recipe]
     what = "One step of Adam without weight decay" if params.look == "step" else "Every weight's gradient"
-    scale = f"{CONVENTION}; {AGAIN if recipe.whole else ONCE}"
-    scattered = SCATTERED if params.stage == 3 and params.scatter == "on" else ""
+    scale = f"{CONVENTION}{SCATTERED if params.scattered else ''}"
+    against = f"The dense model's gradient stands beside it {AGAINST[int(recipe.whole) - int(params.scattered)]}"
     return case_of(
         id_of(params),
         VERSION,
@@ -112,6 +120,7 @@ def _info(modes: tuple[str, ...], suite: str, params: Training) -> CaseInfo:
         exact=False,
         dims=params.dims(params.sp or 2),
         suite=suite,
-        api=f"{WIRINGS[params.wiring]}; gradients, weights and moments through deepspeed.utils.safe_get_full_*",
-        summary=f"{what} in the training engine, ZeRO {params.stage}: {recipe.summary}. {scale}{scattered}.",
+        api=f"{WIRINGS[params.wiring]}; {PUT_TOGETHER[params.scatter]}; gradients, weights and moments through "
+        "deepspeed.utils.safe_get_full_*",
+        summary=f"{what} in the training engine, ZeRO {params.stage}: {recipe.summary}. {scale}. {against}.",
     )

@@ -51,14 +51,20 @@ class _Sum(torch.autograd.Function):
 
 
 class OwnEngine:
-    """What an engine is to a step: gradients summed over all ranks, divided by the groups, and torch's optimiser."""
+    """What an engine is to a step: gradients summed over all ranks, divided by the groups, and torch's optimiser.
 
-    def __init__(self, ctx: RankContext, make: Make, optimiser: MakeOptimiser, name: str, passes: int) -> None:
+    ``scattered``: divided by the ranks of a group as well.
+    """
+
+    def __init__(
+        self, ctx: RankContext, make: Make, optimiser: MakeOptimiser, name: str, passes: int, scattered: bool
+    ) -> None:
         self.model = make()
         self.weights = weights_of(self.model)
         self._ctx, self._name, self._passes = ctx, name, passes
         self._optimiser = optimiser(list(self.weights.values()))
         self._left = passes
+        self._parts = ctx.world_size if scattered else ctx.world_size // ctx.sp_size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The model's output."""
@@ -98,7 +104,7 @@ class OwnEngine:
         total = own.double()
         dist.all_reduce(total)
         factor = {"times_ranks": self._ctx.world_size, "over_ranks": 1 / self._ctx.world_size}.get(self._name, 1)
-        return (total * factor / (self._ctx.world_size // self._ctx.sp_size)).to(weight.dtype)
+        return (total * factor / self._parts).to(weight.dtype)
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         """As it is."""
@@ -156,4 +162,4 @@ def engine(control: ControlInfo, params: Training, ctx: RankContext, make: Make,
     name = implementation_of(control)
     if name not in ("reference", "traced_reference", *MUTANTS):
         raise LookupError(f"control {control.id} names no implementation here")
-    return OwnEngine(ctx, make, optimiser, name, len(params.decoder().batches()))
+    return OwnEngine(ctx, make, optimiser, name, len(params.decoder().batches()), params.scattered)

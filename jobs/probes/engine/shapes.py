@@ -76,9 +76,16 @@ class Training:
         """The ranks of one sequence-parallel group."""
         return self.sp or world_size
 
-    def times(self, world_size: int) -> int:
-        """How many times the gradient of the whole sequence's loss an engine's gradient is, by this case's recipe."""
-        return self.ranks(world_size) if RECIPES[self.recipe].whole else 1
+    @property
+    def scattered(self) -> bool:
+        """Whether gradients take the path that divides by the ranks of a group as well."""
+        return self.stage == 3 and self.scatter == "on"
+
+    def times(self, world_size: int) -> float:
+        """How many times the gradient of the whole sequence's loss an engine's gradient is: by this case's recipe, and
+        by the path that gradients take through the engine."""
+        ranks = self.ranks(world_size)
+        return (ranks if RECIPES[self.recipe].whole else 1) / (ranks if self.scattered else 1)
 
     def decoder(self) -> Decoder:
         """The model, of family ``model``."""

@@ -145,6 +145,11 @@ OUTSIDE = {
     "indivisible": "a sequence that the ranks do not divide: outside the contract",
 }
 
+GATHERS = {
+    "nccl": "on gloo its gathers are replaced by such as compare no shapes, as NCCL's do not",
+    "strict": "its gathers are gloo's own, which refuse a tensor of another shape that NCCL accepts",
+}
+"""How a library's gathers are run that was written for NCCL."""
 ONE_LOSS = "one loss, held by every rank, whose gradient counts once"
 EVERY_LOSS = "the loss of every rank counts, so that the gradient is that of one loss times the ranks"
 HOW = {
@@ -221,9 +226,15 @@ def _info(probe: str, suite: str, modes: tuple[str, ...], params: Loss) -> CaseI
         dims=axes,
         suite=suite,
         accepts="oracle or zero" if getattr(params, "tokens", "") == "none" else "oracle",
-        api=f"{API[key]}.",
+        api=f"{API[key]}{_gathers(params)}.",
         summary=f"{what}{'; ' + outside if outside else ''}.",
     )
+
+
+def _gathers(params: Loss) -> str:
+    if isinstance(params, Aggregate) or (isinstance(params, Tokens) and params.how == "local"):
+        return ""
+    return f"; {GATHERS[params.gather]}"
 
 
 def _told(probe: str, params: Loss) -> tuple[str, str, dict[str, tuple[str, ...]]]:

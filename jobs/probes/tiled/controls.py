@@ -49,6 +49,14 @@ ELSEWHERE: dict[str, tuple[str, Values]] = {
 BESIDE_EVERY_RUN = (
     "zeroed", "block_zeroed", "times_ranks", "swapped", "part_dropped", "cotangent_mutated", "scale_forgotten",
 )  # fmt: skip
+OTHER_REFERENCES: tuple[tuple[str, Values], ...] = (
+    ("compute", {"entry": "function", "batch": 2, "bias": "present"}),
+    ("fused_logits_loss", {"reduction": "sum", "labels": "shard", "mask": "given"}),
+    ("loss", {"labels": "shard"}),
+    ("fpdt_ffn", {"bias": "returned", "batch": 2, "wrap": "layer"}),
+    ("fpdt_logits_loss", {"labels": "uneven"}),
+)
+"""Probes of which a right implementation, and no mutant, stands beside every run."""
 ROUNDED_AWAY = {"swapped": ("mismatch",)}
 """What else a mutant may be called in 16 bits: sorted values that were rounded apart are no longer the same values."""
 IN_ONE_TYPE = ("left_behind",)
@@ -57,6 +65,8 @@ IN_ONE_TYPE = ("left_behind",)
 def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...]]]:
     """Probe, implementation, the parameters of the case that it stands on, modes."""
     yield "mlp", "traced_reference", {}, TRACED
+    for probe, values in OTHER_REFERENCES:
+        yield probe, "reference", values, EAGER
     for dtype in FLOATS:
         yield "mlp", "reference", {"dtype": dtype}, EAGER
         yield "compute_loss", "reference", {**SUM_WEIGHTED, "dtype": dtype}, EAGER
@@ -67,10 +77,10 @@ def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...]]]:
 
 
 def _suite(probe: str, name: str, values: Values) -> str:
-    """Of each mode one right implementation, and a few mutants in float32, stand beside every run."""
+    """Of each probe and mode one right implementation, and a few mutants in float32, stand beside every run."""
     beside = (*BESIDE_EVERY_RUN, "reference", "traced_reference")
     in_default = name in beside and values.get("dtype", "float32") == "float32"
-    return SUITES[0] if in_default and (probe == "mlp" or name in MUTANTS) else SUITES[-1]
+    return SUITES[0] if in_default else SUITES[-1]
 
 
 def _wrong(name: str, dtype: str) -> Wrong:

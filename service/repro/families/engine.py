@@ -6,6 +6,8 @@ groups, and counted as often as the way of putting it together has it.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from service.repro import deepspeed
 from service.repro.families.decoder import TOKENS, attention, decoder, names, weights
 from service.repro.families.loss import ENTROPY, NN, RECIPES, RESULTS
@@ -142,7 +144,7 @@ def body(given: Given) -> Body:
         tokens=TOKENS,
         whole="torch.stack(means).mean()" if ranks else "sum(sums) / sum(counts)",
         own="mean" if ranks else "whole",
-        times=1 if params["recipe"] == "in_place" else given.size,
+        times=_times(given),
         parts=given.world // given.size * len(batches),
         looked=LOOK_STEP if params["look"] == "step" else LOOK_GRADIENT,
     )
@@ -153,6 +155,14 @@ def body(given: Given) -> Body:
     escaped = step.replace("{", "{{").replace("}", "}}").replace("{{call}}", "{call}")
     imported = f"import torch.nn.functional as F\n{nn}{imports}"
     return Body(call, "", imported, "\n".join(helpers), setup, step=escaped, truth=truth)
+
+
+def _times(given: Given) -> str:
+    """How many times the loss of the whole sequence an engine's gradient is that of."""
+    times = Fraction(1 if given.params["recipe"] == "in_place" else given.size)
+    if given.params["stage"] == "3" and given.params["scatter"] == "on":
+        times /= given.size
+    return str(times)
 
 
 def _loss(given: Given) -> str:
