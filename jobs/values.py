@@ -13,6 +13,9 @@ from collections.abc import Sequence
 import torch
 
 _seed = 0
+# The eighth bit is the sign; a magnitude of 0 would hide a lost element, and becomes the largest.
+_SIGNED = bytes((byte & 127 or 127) if byte < 128 else 256 - (byte & 127 or 127) for byte in range(256))
+"""From a drawn byte to a number of eight bits, in two's complement."""
 
 
 def take_seed(seed: int) -> None:
@@ -29,11 +32,8 @@ def dtype_of(name: str) -> torch.dtype:
 def dyadic(key: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of values ±k/16, none of them zero, that depends on ``key``, ``shape`` and the attempt's seed alone."""
     count = math.prod(shape)
-    drawn = (
-        random.Random(f"{key}|{_seed}" if _seed else key).getrandbits(8 * count).to_bytes(count, "little")
-        if count
-        else b""
-    )
-    # The eighth bit is the sign; a magnitude of 0 would hide a lost element, and becomes the largest.
-    signed = [(byte & 127 or 127) * (1 if byte < 128 else -1) for byte in drawn]
-    return (torch.tensor(signed, dtype=torch.float64).reshape(tuple(shape)) / 16).to(dtype)
+    if not count:
+        return torch.empty(tuple(shape), dtype=dtype)
+    bits = random.Random(f"{key}|{_seed}" if _seed else key).getrandbits(8 * count)
+    signed = bytearray(bits.to_bytes(count, "little").translate(_SIGNED))
+    return torch.frombuffer(signed, dtype=torch.int8).double().reshape(tuple(shape)).div_(16).to(dtype)

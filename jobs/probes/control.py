@@ -50,7 +50,9 @@ def control(
         raise ValueError(f"control {probe}.{name} stands on a case that does not exist: {case}")
     family = case.partition("/")[0]
     ident = f"{family}/{probe}.{name}" + (f"[{mark}]" if mark else "")
-    return ControlInfo(ident, family, case, modes, wrong.expected, wrong.summary, suite)
+    # Old tracers do not look into an autograd.Function: then a right implementation is right, and shows no more.
+    untraced = ("agree_untraced",) if "agree" in wrong.expected and "eager" not in modes else ()
+    return ControlInfo(ident, family, case, modes, (*wrong.expected, *untraced), wrong.summary, suite)
 
 
 def implementation_of(control: ControlInfo) -> str:

@@ -19,7 +19,7 @@ from tests.support.running import Run, run_release, run_tree
 from tests.support.runtimes import runtime
 from tests.support.scripts import Numbers, Said, handed_in, run_script, script_of, stored
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 RELEASE, TORCH, OLD_TORCH = "deepspeed==0.19.6", "2.11.0-index", "2.2.2-index"
 DIM0 = "exchange/dim0[dtype=float32,loss=square]"
 DETACHED = "torch-itself/dim0[api=functional,dtype=float32,loss=square]"
@@ -41,6 +41,9 @@ PROBES = {
     "autosp": "all_to_all",
 }
 """One probe per family, eager."""
+BRIEF = ("attention", "engine")
+"""Families whose scripts are run every time; those of all are run where slow tests are."""
+FAMILIES = [pytest.param(name, marks=() if name in BRIEF else pytest.mark.slow) for name in sorted(PROBES)]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +87,7 @@ def near(a: Numbers, b: Numbers) -> bool:
     return (a.got, a.expected) == (b.got, b.expected) and all(same)
 
 
-@pytest.mark.parametrize("family", sorted(PROBES))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_cell_of_every_family_is_shown_by_its_script(eager: Run, family: str, tmp_path: Path) -> None:
     compared(eager, first(family, PROBES[family]).id, tmp_path)
 
@@ -100,12 +103,14 @@ def test_the_zero_gradient_of_the_traced_exchange(traced: Run, tmp_path: Path) -
     assert "deepspeed 0.19.6," in said.text.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_the_same_script_agrees_where_the_release_is_right(traced: Run, tmp_path: Path) -> None:
     (row,) = traced.rows
     text = script_of(traced, row).replace('torch.compile(call, backend="aot_eager")', "call")
     assert run_script(text, row, traced.settings.home, tmp_path / "script").last == "agrees"
 
 
+@pytest.mark.slow
 def test_torchs_own_collectives_need_no_subject_over_either_transport(tmp_path: Path) -> None:
     over = ("gloo", "nccl-dispatch")
     run = run_tree(tmp_path / "home", "torch", [runtime(OLD_TORCH)], cases=[DETACHED, GATHERED], transports=over)

@@ -39,7 +39,8 @@ def test_the_traced_dim0_exchange_of_0_18_3_has_no_gradient_on_2_11_0(tmp_path: 
         assert (traced.verdict, traced.forward_ok) == ("zero_gradient", True)
         assert (traced.nonzero_got, traced.nonzero_expected) == (0, elements)
         assert row_of(run, ONE_CASE, "eager", world_size).verdict == "agree"
-        assert row_of(run, SEQ_HEAD, "aot_eager", world_size).verdict == "agree"
+        # Its autograd.Function, which asks for its own module's globals, is in no graph there.
+        assert row_of(run, SEQ_HEAD, "aot_eager", world_size).verdict == "agree_untraced"
 
 
 def test_0_19_8_mended_dim0_and_lost_the_sequence_head_exchange_on_2_11_0(tmp_path: Path) -> None:
@@ -66,7 +67,9 @@ def test_on_2_13_0_the_traced_exchanges_are_right_again(tmp_path: Path) -> None:
     built = runtime("2.13.0-cpu")
     for release in ("deepspeed==0.18.3", "deepspeed==0.19.8"):
         run = of_release(tmp_path / release, release, built.name, modes=("aot_eager",))
-        assert {row.verdict for row in run.rows} == {"agree"}
+        assert row_of(run, ONE_CASE, "aot_eager").verdict == "agree"
+        untraced = "_untraced" if release.endswith("0.18.3") else ""
+        assert row_of(run, SEQ_HEAD, "aot_eager").verdict == f"agree{untraced}"
 
 
 def test_inductor_shows_the_same_zero(tmp_path: Path) -> None:
