@@ -20,6 +20,7 @@ import jobs
 from jobs.contract import FAMILIES, SUITES, CaseInfo, ContractError, ControlInfo
 from service.errors import GradmatrixError, UsageError, nearest
 from service.globs import matches
+from service.suite import default_cases
 
 SCHEMA = 1
 LIST_S = 60.0
@@ -51,14 +52,14 @@ class CaseCatalogue:
                 where = "has no cases yet" if family in FAMILIES else "is not known"
                 raise UsageError(f"family {family!r} {where}: {nearest(family, present)}")
         within = suite or usual_suite(globs)
-        suites = SUITES[: SUITES.index(within) + 1]
+        there = {case.id for case in (default_cases(self.cases) if within == SUITES[0] else self.cases)}
         chosen: set[str] = set()
         for glob in globs:
             fitting = {case.id for case in self.cases if fits(glob, case.id)}
             if not fitting:
                 known = [case.id if "[" in glob else case.id.partition("[")[0] for case in self.cases]
                 raise UsageError(f"no case fits {glob!r}: {nearest(glob, known)}")
-            if not any(case.id in fitting and case.suite in suites for case in self.cases):
+            if not fitting & there:
                 raise UsageError(
                     f"no case of suite {within} fits {glob!r}; suite {SUITES[-1]} has {len(fitting)} that do"
                 )
@@ -66,7 +67,7 @@ class CaseCatalogue:
         return tuple(
             case
             for case in self.cases
-            if (not globs or case.id in chosen) and (not families or case.family in families) and case.suite in suites
+            if (not globs or case.id in chosen) and (not families or case.family in families) and case.id in there
         )
 
 

@@ -1,33 +1,43 @@
 """Which cells of its cases the default suite runs.
 
-On the straight line this stands beside ``service.matrix``, which asks it. Eager, every case of the suite runs at every
-world size that is asked for. A traced call costs ten times as much, on every rank. So it runs at the smallest of the
-world sizes, in as few cases as have every value that any traced one has; and at the others in one case of each
-exchange, which all other families are built on.
+On the straight line this stands beside ``service.matrix``, which asks it. The cases that the tables of ``jobs`` mark
+are those that people chose; beside them stand as few others as make every two values of two axes, which any case of a
+probe has together, be had together. Each runs eagerly at the smallest of the world sizes that are asked for, and at the
+others as few as have every value again. A traced call costs ten times as much, on every rank: there the chosen ones run
+that have every value, at the smallest world size, and at the others one case of each exchange, which all other families
+are built on.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Any
 
 from jobs.contract import SUITES, TORCH_FAMILY, TRACED_MODES, CaseInfo
 
 WHOLE = (TORCH_FAMILY,)
-"""Families that run traced in every case and at every world size: what is torch's own explains what is not."""
+"""Families that run in every case and mode at every world size: what is torch's own explains what is not."""
 ONCE_PER_SIZE = ("exchange",)
 """Families of which one case of each probe runs traced at the further world sizes too."""
+DERIVED = ("effective",)
+"""Parameters that follow from others: no axes of their own."""
 Cell = tuple[str, str, int]
 """Case, mode and world size."""
+Things = Callable[[CaseInfo], set[Any]]
 
 
-def default_cells(cases: Sequence[CaseInfo], world_sizes: Iterable[int]) -> frozenset[Cell]:
-    """What the default suite runs of ``cases`` where ``world_sizes`` are asked for."""
-    probes: dict[str, list[CaseInfo]] = defaultdict(list)
-    for case in cases:
-        if case.suite == SUITES[0]:
-            probes[case.id.partition("[")[0]].append(case)
-    return frozenset(cell for group in probes.values() for cell in _cells(group, sorted(set(world_sizes))))
+def default_cases(cases: Sequence[CaseInfo]) -> tuple[CaseInfo, ...]:
+    """The chosen ones of ``cases``, and those that complete the pairs; in the same order."""
+    wanted = {case.id for probe in _probes(cases) for case in covering(probe, pairs, [c for c in probe if _chosen(c)])}
+    return tuple(case for case in cases if case.id in wanted)
+
+
+def default_cells(cases: Iterable[CaseInfo], world_sizes: Iterable[int]) -> frozenset[Cell]:
+    """What the default suite runs of ``cases``, which are of it, where ``world_sizes`` are asked for."""
+    sizes = sorted(set(world_sizes))
+    return frozenset(cell for probe in _probes(cases) for cell in _cells(probe, sizes))
 
 
 def _cells(probe: Sequence[CaseInfo], sizes: Sequence[int]) -> Iterator[Cell]:
@@ -35,20 +45,48 @@ def _cells(probe: Sequence[CaseInfo], sizes: Sequence[int]) -> Iterator[Cell]:
     for size in sizes:
         here = [case for case in probe if case.runs_at(size)]
         for mode in dict.fromkeys(mode for case in here for mode in case.modes):
-            chosen = [case for case in here if mode in case.modes]
-            if mode in TRACED_MODES and family not in WHOLE:
-                seen = [case for case in chosen if any(case.runs_at(smaller) for smaller in sizes if smaller < size)]
-                fresh = [case for case in chosen if case not in seen]
-                chosen = showing(fresh) + (seen[:1] if family in ONCE_PER_SIZE else [])
-            yield from ((case.id, mode, size) for case in chosen)
+            there = [case for case in here if mode in case.modes]
+            seen = [case for case in there if any(case.runs_at(smaller) for smaller in sizes if smaller < size)]
+            fresh = [case for case in there if case not in seen]
+            # What people chose has known faults' triggers in it, and is what every size is compared by.
+            again = [case for case in seen if _chosen(case)]
+            if family in WHOLE:
+                run = there
+            elif mode in TRACED_MODES:
+                run = covering([c for c in fresh if _chosen(c)], values) + again[: family in ONCE_PER_SIZE]
+            else:
+                run = fresh + covering(again, values)
+            yield from ((case.id, mode, size) for case in run)
 
 
-def showing(cases: Sequence[CaseInfo]) -> list[CaseInfo]:
-    """Few of ``cases`` that together have every value that any of them has on any axis; the first is one of them."""
-    left = {pair for case in cases for pair in case.params.items()}
-    chosen: list[CaseInfo] = []
+def values(case: CaseInfo) -> set[Any]:
+    """Every value that the case has on any axis."""
+    return {(axis, value) for axis, value in case.params.items() if axis not in DERIVED}
+
+
+def pairs(case: CaseInfo) -> set[Any]:
+    """Every two values that the case has on two axes."""
+    return set(combinations(sorted(values(case)), 2))
+
+
+def covering(cases: Sequence[CaseInfo], things: Things, start: Iterable[CaseInfo] = ()) -> list[CaseInfo]:
+    """Few of ``cases`` that together have every thing that any of them has: those of ``start``, or else the first."""
+    each = {case.id: things(case) for case in cases}
+    chosen = list(start) or list(cases[:1])
+    left: set[Any] = set().union(*each.values()) - set().union(*(each[case.id] for case in chosen))
     while left:
-        best = max(cases, key=lambda case: len(left & case.params.items())) if chosen else cases[0]
+        best = max(cases, key=lambda case: len(left & each[case.id]))
         chosen.append(best)
-        left -= best.params.items()
+        left -= each[best.id]
     return chosen
+
+
+def _probes(cases: Iterable[CaseInfo]) -> list[list[CaseInfo]]:
+    probes: dict[str, list[CaseInfo]] = defaultdict(list)
+    for case in cases:
+        probes[case.id.partition("[")[0]].append(case)
+    return list(probes.values())
+
+
+def _chosen(case: CaseInfo) -> bool:
+    return case.suite == SUITES[0]

@@ -51,10 +51,13 @@ def test_selection(globs: list[str], families: list[str], names: list[str]) -> N
 
 
 def test_a_suite_holds_the_one_before_it_and_a_named_case_is_found_in_any() -> None:
-    some = cases.CaseCatalogue((KNOWN.cases[0], dataclasses.replace(KNOWN.cases[1], suite="full")), controls=())
-    small, large = some.cases
-    assert some.select() == some.select(suite="default") == (small,)
-    assert some.select(suite="full") == (small, large)
+    first = KNOWN.cases[0]
+    more = (dataclasses.replace(first, id=f"{first.id}2", suite="full"), dataclasses.replace(first, id=f"{first.id}3"))
+    pair = dataclasses.replace(first, id=f"{first.id}4", suite="full", params={**first.params, "loss": "another"})
+    some = cases.CaseCatalogue((first, *more, pair), controls=())
+    large = some.cases[1]
+    assert some.select() == some.select(suite="default") == (first, more[1], pair)
+    assert some.select(suite="full") == some.cases
     assert some.select([large.id]) == (large,)
     with pytest.raises(UsageError, match=r"no case of suite default fits .*; suite full has 1 that do"):
         some.select([large.id], suite="default")

@@ -43,8 +43,9 @@ def cases(globs: Sequence[str], *, json_file: str | None = None) -> int:
         }
         write_text(json_file, json.dumps(data, indent=1) + "\n")
         return OK
+    usual = {case.id for case in known.select(suite=SUITES[0])}
     for case in chosen:
-        show(out, case_lines(case))
+        show(out, case_lines(case, usual=case.id in usual))
     if not globs:
         for control in controls:
             show(out, control_lines(control))
@@ -52,15 +53,15 @@ def cases(globs: Sequence[str], *, json_file: str | None = None) -> int:
     return OK
 
 
-def case_lines(case: CaseInfo) -> list[Text]:
-    """A case for people: its id, and what it is."""
+def case_lines(case: CaseInfo, *, usual: bool) -> list[Text]:
+    """A case for people: its id, and what it is; ``usual``: it is in the default suite."""
     worlds = ", ".join(str(size) for size in WORLD_SIZES if case.runs_at(size))
     facts = [", ".join(case.modes), f"{worlds} ranks", f"version {case.version}"]
     if case.sp:
         facts.insert(1, f"groups of {case.sp} in")
         facts[1:3] = [" ".join(facts[1:3])]
     if case.suite != SUITES[0]:
-        facts.append(f"suite {case.suite}")
+        facts.append("in the default suite eagerly, for pairs of values" if usual else f"suite {case.suite}")
     if others := [transport for transport in case.transports if transport not in CaseInfo.transports]:
         facts.append(f"over {', '.join(others)} too")
     if case.expect == "refusal":
@@ -74,6 +75,6 @@ def case_lines(case: CaseInfo) -> list[Text]:
 
 def control_lines(control: ControlInfo) -> list[Text]:
     """A control: which verdicts are right for it."""
-    must = "must agree" if control.expected == ("agree",) else f"must be caught as {' or '.join(control.expected)}"
+    must = "must agree" if control.expected[0] == "agree" else f"must be caught as {' or '.join(control.expected)}"
     first = Text.assemble((f"control {inert(control.id)}", "bold"), f" {inert(must)}")
     return [first, Text(f"    {inert(control.summary)}")] if control.summary else [first]

@@ -1,6 +1,6 @@
 """The cases of family ``autosp`` as data. Nothing here imports torch.
 
-The axes are covered in pairs. Each row of a table below is one case, and says only what differs from the defaults. What
+Every value of each axis is there. Each row of a table below is one case, and says only what differs from the defaults. What
 a compiler pass rewrites is traced whatever the mode is, so that its cases are eager ones that say what runs the graph.
 """
 

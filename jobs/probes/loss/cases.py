@@ -1,7 +1,7 @@
 """The cases of family ``loss`` as data. Nothing here imports torch.
 
-The default suite covers each axis in pairs; ``full`` has the rest. Each row of a table below is one case, and says only
-what differs from the defaults of its parameters.
+The default suite has every value of each axis, and what completes the pairs; ``full`` has the rest. Each row of a table
+below is one case, and says only what differs from the defaults of its parameters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from jobs.contract import CaseInfo, ControlInfo
 from tests.workers.cli.conftest import Gradmatrix
@@ -33,12 +34,14 @@ def test_an_unknown_glob_names_the_nearest(gradmatrix: Gradmatrix) -> None:
 
 def test_a_case_says_its_groups_its_convention_and_that_a_refusal_is_due() -> None:
     info = CaseInfo("x/y", 3, "x", "y", {}, ("eager",), "float64", sp=2, expect="refusal", scale=0.5, summary="S.")
-    assert [line.plain for line in case_lines(info)] == [
+    assert [line.plain for line in case_lines(info, usual=True)] == [
         "x/y",
         "    S.",
         "    eager · groups of 2 in 4, 8 ranks · version 3 · outside the contract: must be refused · "
         "the convention scales the gradient by 0.5",
     ]
+    assert " · suite full" in case_lines(replace(info, suite="full"), usual=False)[-1].plain
+    assert "default suite eagerly, for pairs" in case_lines(replace(info, suite="full"), usual=True)[-1].plain
 
 
 def test_a_control_says_what_it_must_be() -> None:
