@@ -1,7 +1,7 @@
 """The cases of family ``attention`` as data. Nothing here imports torch.
 
-The default suite has every value of each axis: each row of a table below is one case, and says only what differs from the
-defaults of its probe. The full suite adds pairs of values, and what three of them together would say.
+The default suite has every value of each axis: each row of a table below is one case, and says only what differs from
+the defaults of its probe. The full suite adds pairs of values, and what three of them together would say.
 """
 
 from __future__ import annotations

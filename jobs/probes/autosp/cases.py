@@ -1,7 +1,7 @@
 """The cases of family ``autosp`` as data. Nothing here imports torch.
 
-Every value of each axis is there. Each row of a table below is one case, and says only what differs from the defaults. What
-a compiler pass rewrites is traced whatever the mode is, so that its cases are eager ones that say what runs the graph.
+Each row of a table below is one case, and says only what differs from the defaults. What a compiler pass rewrites is
+traced whatever the mode is, so that its cases are eager ones that say what runs the graph.
 """
 
 from __future__ import annotations
