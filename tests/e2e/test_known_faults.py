@@ -27,6 +27,11 @@ FEW_TOKENS = "tiled/compute[dtype=float32,loss=square,batch=1,tokens=5,shards=4,
 STRIDED = "tiled/mlp[dtype=float32,loss=weighted,batch=2,tokens=8,shards=4,cotangent=transposed]"
 MASKED = "tiled/loss[dtype=float32,loss=sum,labels=shard,tokens=8,shards=4]"
 EVENLY = "tiled/loss[dtype=float32,loss=sum,labels=all,tokens=8,shards=4]"
+DECODER = "model/decoder[via=distributed,layout=bshd,kv=half,gate=yes,dtype=float32"
+NOISE = f"{DECODER},loss=weighted,bias=qkv,frozen=but_k_bias]"
+ODD = ",kv=same,dtype=float32,batch=8,length=odd,features=64]"
+ODD_FIRST, ODD_SECOND = (f"{DISTRIBUTED}{layout},heads=eight{ODD}" for layout in ("sbhd", "bshd"))
+ODD_HF = "attention/ulysses_hf[heads=eight,kv=same,dtype=float32,causal=yes,batch=8,length=odd,features=64]"
 ZERO_2 = "engine/step[stage=2,wiring=state,recipe=all_gather,tokens=uneven,via=ulysses]"
 
 
@@ -63,6 +68,8 @@ EXPECTED: dict[tuple[str, str], tuple[Found, ...]] = {
         Found("#8587", EVENLY, RIGHT),
         Found("#8491", ZERO_2, ("zero_gradient",), "k_proj", mode="aot_eager"),
         Found("#8491", ZERO_2, RIGHT),
+        Found("#7842, a false alarm", ODD_SECOND, RIGHT),
+        Found("#7842, a false alarm", ODD_HF, RIGHT),
     ),
     ("deepspeed==0.19.8", "2.11.0-index"): (
         Found("#6750", OVERLAP, RIGHT),
@@ -73,6 +80,10 @@ EXPECTED: dict[tuple[str, str], tuple[Found, ...]] = {
         Found("a strided incoming gradient of TiledMLP", STRIDED, RIGHT),
         Found("#8587", MASKED, ("unsupported",), "TiledLoss"),
         Found("#8491", ZERO_2, RIGHT, mode="aot_eager"),
+        Found("#7842, a false alarm", ODD_FIRST, RIGHT),
+        Found("#7842, a false alarm", ODD_SECOND, RIGHT),
+        Found("#7842, a false alarm", ODD_HF, RIGHT),
+        Found("a bias that softmax takes away", NOISE, ("insensitive",), "below the noise"),
     ),
 }
 

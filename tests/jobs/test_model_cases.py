@@ -29,7 +29,7 @@ AXES = {
     "tied": {"no", "yes"},
     "dtype": FLOATS,
     "loss": {"entropy", "weighted", "scaled", "shared", "accumulate", "forward_only"},
-    "frozen": {"none", "embed"},
+    "frozen": {"none", "embed", "but_k_bias"},
     "step": {"none", "adam"},
     "batch": {"1", "2", "3"},
     "sp": {"0", "2", "4"},

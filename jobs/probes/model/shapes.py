@@ -61,7 +61,8 @@ class Decoder:
     tied    whether the last projection is the embedding's weight
     loss    entropy (against drawn weights, over the group's tokens) · weighted (a random incoming gradient) · scaled ·
             shared (one activation, two losses) · accumulate (two micro-batches into one gradient) · forward_only
-    frozen  ``embed``: the embedding needs no gradient
+    frozen  ``embed``: the embedding needs no gradient · ``but_k_bias``: nothing needs one but the keys' biases, which
+            add the same to every score of a row: their gradient is zero where nothing is turned by its position
     step    ``adam``: one step of it without weight decay follows
     """
 
@@ -125,13 +126,17 @@ class Decoder:
     def tensors(self, world_size: int, place: int) -> tuple[TensorSpec, ...]:
         """What the rank at ``place`` hands in: tokens as mixtures of symbols, weights, then cotangents."""
         whole = (self.batch, TOKENS, SYMBOLS)
-        specs = [_spec(f"x{n}", "input", whole, ACTIVATION) for n in self.batches()]
+        specs = [_spec(f"x{n}", self._role("x"), whole, ACTIVATION) for n in self.batches()]
         for name, shape in self.weights(world_size).items():
             factor = NORM if "norm" in name else ACTIVATION if name == "embed" else WEIGHT
-            specs.append(_spec(name, "frozen" if name == self.frozen else "input", shape, factor, shared=True))
+            specs.append(_spec(name, self._role(name), shape, factor, shared=True))
         if self.loss != "forward_only":
             specs += [_spec(f"w{n}", "cotangent", whole, ACTIVATION) for n in self.batches()]
         return tuple(specs)
+
+    def _role(self, name: str) -> str:
+        still = not name.endswith("k_bias") if self.frozen == "but_k_bias" else name == self.frozen
+        return "frozen" if still else "input"
 
     def dims(self, world_size: int) -> dict[str, tuple[str, ...]]:
         """The names of the dimensions of every tensor."""
