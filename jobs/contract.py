@@ -100,6 +100,7 @@ class CaseInfo:
     transports  over which it exists
     suite     the smallest of :data:`SUITES` that it is in
     weights   the inputs that are the same on every rank, as a model's weights are; the others are activations
+    compiles  the compiler that it runs whatever its mode is, by the mode of that name; empty for none
     accepts   ``oracle``, or ``oracle or zero`` where a subject may as well answer zero everywhere (a mean over nothing)
     api       what it calls, in the user's words; where that is not the documented way, which one is
     summary   one sentence for people
@@ -120,6 +121,7 @@ class CaseInfo:
     transports: tuple[str, ...] = ("gloo", "nccl")
     suite: str = "default"
     weights: tuple[str, ...] = ()
+    compiles: str = ""
     accepts: str = "oracle"
     api: str = ""
     summary: str = ""

@@ -106,6 +106,7 @@ class Launcher:
 
     def _traced_modes(self) -> tuple[str, ...]:
         used = {mode for job in self.spec.jobs for family in self._families(job) for mode in self._modes(job, family)}
+        used |= {self._cases[cell.case].compiles for job in self.spec.jobs for cell in job.cells}
         return tuple(m for m in TRACED_MODES if m in used and (m != "inductor" or self._has_compiler))
 
     # -- before any subject code: the oracle and the controls --------------------------------------------------
@@ -252,7 +253,7 @@ class Launcher:
         group: Group | None = None
         for cell in cells:
             self._at["cell"] = cell.cell
-            if self._lacks(cell.mode):
+            if self._lacks(cell.mode) or self._lacks(self._cases[cell.case].compiles):
                 self._emit_case(job, cell, attempt, nobody(job.world_size, "unsupported", NO_COMPILER))
                 continue
             if time.monotonic() > deadline:
@@ -262,7 +263,7 @@ class Launcher:
             group = self._usable(group, zygote, job)
             # Whether there can be one whole graph is asked once: not of controls, and not again alone.
             command = {"case": cell.case, "control": None, "mode": cell.mode, "whole": attempt == 1}
-            traced = cell.mode in TRACED_MODES
+            traced = cell.mode in TRACED_MODES or bool(self._cases[cell.case].compiles)
             outcome = group.run(command, traced) if group.usable else group.setup_outcome()
             self._emit_case(job, cell, attempt, outcome)
         self._at["cell"] = None

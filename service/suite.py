@@ -21,6 +21,8 @@ WHOLE = (TORCH_FAMILY,)
 """Families that run in every case and mode at every world size: what is torch's own explains what is not."""
 ONCE_PER_SIZE = ("exchange",)
 """Families of which one case of each probe runs traced at the further world sizes too."""
+COSTLY = ("inductor",)
+"""Compilers that take too long for a case that is only there for its pairs."""
 DERIVED = ("effective",)
 """Parameters that follow from others: no axes of their own."""
 Cell = tuple[str, str, int]
@@ -30,7 +32,8 @@ Things = Callable[[CaseInfo], set[Any]]
 
 def default_cases(cases: Sequence[CaseInfo]) -> tuple[CaseInfo, ...]:
     """The chosen ones of ``cases``, and those that complete the pairs; in the same order."""
-    wanted = {case.id for probe in _probes(cases) for case in covering(probe, pairs, [c for c in probe if _chosen(c)])}
+    there = [case for case in cases if _chosen(case) or case.compiles not in COSTLY]
+    wanted = {case.id for probe in _probes(there) for case in covering(probe, pairs, [c for c in probe if _chosen(c)])}
     return tuple(case for case in cases if case.id in wanted)
 
 

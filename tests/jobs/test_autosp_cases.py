@@ -111,3 +111,10 @@ def test_every_mutant_is_tried_in_every_type_but_one_that_a_loss_would_hide() ->
     assert {name for name, _ in tried if name in OF_GATHER} == set(OF_GATHER)
     agreeing = [control for control in CONTROLS if control.expected[0] == "agree"]
     assert {mode for control in agreeing for mode in control.modes} == set(MODES)
+
+
+def test_a_case_of_the_pass_says_which_compiler_it_runs_whatever_its_mode() -> None:
+    for case in CASES.values():
+        params = params_of(case)
+        then = params.then if isinstance(params, Rewritten) else ""
+        assert case.compiles == {"": "", "graph": "aot_eager", "aot_eager": "aot_eager", "inductor": "inductor"}[then]

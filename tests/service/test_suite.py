@@ -44,7 +44,8 @@ def everything(cases: Iterable[CaseInfo], things: Things) -> set[tuple[str, Any]
 
 
 def test_every_two_values_that_any_case_has_together_are_had_together_by_an_eager_one() -> None:
-    assert everything(of("eager"), pairs) == everything(ALL, pairs)
+    affordable = [case for case in ALL if case.suite == SUITES[0] or case.compiles != "inductor"]
+    assert everything(of("eager"), pairs) == everything(affordable, pairs)
 
 
 def test_what_people_chose_runs_at_its_smallest_size_and_has_every_value_again_at_every_other() -> None:
