@@ -73,9 +73,10 @@ def main(setup: RankSetup, events: int, commands: int, log: int, subject: Subjec
         faulthandler.enable(file=stacks)
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
         rank = Rank(setup, events, commands, subject)
-        if rank.join():
-            while command := read_line(commands):
-                rank.run(json.loads(command))
+        joined = rank.join()
+        # One that failed stays too: leaving would cut connections that others are still setting up.
+        while (command := read_line(commands)) and joined:
+            rank.run(json.loads(command))
 
 
 class Rank:
