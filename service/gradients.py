@@ -221,6 +221,8 @@ def _order_room(room: Room, tensor: TensorEvidence) -> float:
 
 
 def _partly_zero(room: Room, tensors: Sequence[TensorEvidence], wrong: Sequence[TensorEvidence]) -> Finding | None:
+    if not all(tensor.nonfinite_same for tensor in wrong):
+        return None  # beside what is not finite, an element that rounding took away is no news
     lost, expected = sum(t.zeroed for t in wrong), sum(t.nonzero_expected for t in tensors)
     dead = [tensor for tensor in wrong if tensor.nonzero_expected and not tensor.nonzero_got]
     rest = all(tensor.rest_rel is None or tensor.rest_rel <= room.telling(tensor) for tensor in wrong)

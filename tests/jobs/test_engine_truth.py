@@ -12,7 +12,7 @@ from tests.jobs.inside import answer_of
 
 pytestmark = pytest.mark.torch
 TORCHES = ("2.2.2-index", "2.11.0-index")
-LOSER = "layer1.k_proj"
+LOSER = "layer1.v_proj"
 ALONE = ("weight_zeroed", "block_zeroed", "shifted", "stale", "not_a_number", "none")
 """Mutants that spoil one weight's gradient and no other."""
 

@@ -266,6 +266,13 @@ def test_mismatch_and_nan() -> None:
         assert "1 non-finite elements of 16, expected 0" in said.detail
 
 
+def test_beside_nan_an_element_that_rounding_took_away_is_no_news() -> None:
+    nan = X.copy()
+    nan[0, 0], nan[1, 1] = math.nan, 0.0
+    assert verdict({"grad/x": nan}, case=DENSE).verdict is Verdict.MISMATCH
+    assert verdict({"grad/x": np.where(np.isnan(nan), X, nan)}, case=DENSE).verdict is Verdict.PARTIAL_ZERO
+
+
 def test_the_gravest_gradient_names_the_cell_and_the_others_are_told() -> None:
     right = {"output/y": X, "grad/q": X, "grad/k": X, "grad/v": X}
     said = verdict({"grad/q": 2 * X, "grad/k": 0 * X}, right)

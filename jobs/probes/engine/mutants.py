@@ -24,7 +24,7 @@ from jobs.probes.model.shapes import LEARNING_RATE
 from jobs.subject.context import RankContext
 from jobs.subject.operations.engine import Make, MakeOptimiser
 
-LOSER, DECAY = "layer1.k_proj", 2.0**-3
+LOSER, DECAY = "layer1.v_proj", 2.0**-3
 Change = Callable[[torch.Tensor, torch.Tensor], "torch.Tensor | None"]
 """What a mutant makes of one weight's right gradient, and of the weight."""
 
