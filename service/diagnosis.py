@@ -189,19 +189,16 @@ def _state(word: str, room: Room, names: Sequence[str], among: Sequence[str]) ->
 def _numbers(word: str, room: Room, names: Sequence[str]) -> str:
     """The numbers that go with a state, over all ranks and all of these gradients."""
     mine = [tensor for tensor in room.evidence.of("grad") if tensor.name in names]
-    # Every rank has the whole gradient of a weight: there is one, however many ranks show it.
-    weights = [tensor for tensor in mine if (stepped(tensor.name) or tensor.name) in room.case.weights]
-    one = min((tensor.rank for tensor in mine), default=0)
-    mine = [tensor for tensor in mine if tensor not in weights or tensor.rank == one]
     if word == "dead":
-        absent = [tensor for tensor in mine if tensor.missing]
-        due = sum(tensor.nonzero_expected for tensor in mine)
-        return f".grad is None where {due} elements are due" if absent else f"0 of {due} elements are non-zero"
+        _, due, ranks = _counted(mine)
+        if any(tensor.missing for tensor in mine):
+            return f".grad is None where {due} elements are due{ranks}"
+        return f"0 of {due} elements are non-zero{ranks}"
     if word == "partly dead":
-        got, due = (sum(getattr(t, key) for t in mine) for key in ("nonzero_got", "nonzero_expected"))
+        got, due, ranks = _counted(mine)
         where = list(dict.fromkeys(filter(None, map(zero_blocks, mine))))
         more = " …" if len(where) > SHOWN_BLOCKS else ""
-        return f"{got} of {due} elements are non-zero" + "".join(where[:SHOWN_BLOCKS]) + more
+        return f"{got} of {due} elements are non-zero{ranks}" + "".join(where[:SHOWN_BLOCKS]) + more
     if word == "scaled":
         factors = dict.fromkeys(f"{t.alpha / room.case.scale:.4g}" for t in mine if t.alpha is not None)
         return f"{listed(list(factors))} times what it should be"
@@ -216,6 +213,17 @@ def _numbers(word: str, room: Room, names: Sequence[str]) -> str:
     return f"off by {worst.rel_l2:.3g} of its norm" + (
         f", cosine {worst.cosine:.3g}" if worst.cosine is not None else ""
     )
+
+
+def _counted(tensors: Sequence[TensorEvidence]) -> tuple[int, int, str]:
+    """How many elements are non-zero and how many should be, of one rank where all have as many, and on which."""
+    ranks: dict[int, tuple[int, int]] = {}
+    for tensor in tensors:
+        got, due = ranks.get(tensor.rank, (0, 0))
+        ranks[tensor.rank] = (got + tensor.nonzero_got, due + tensor.nonzero_expected)
+    if len(set(ranks.values())) == 1:
+        return *next(iter(ranks.values())), " on each rank"
+    return sum(got for got, _ in ranks.values()), sum(due for _, due in ranks.values()), " over all ranks"
 
 
 # -- what it means ---------------------------------------------------------------------------------------------------

@@ -103,11 +103,17 @@ def wrong_gradient(room: Room) -> Finding | None:
     found = [finding for finding in by_tensor(room).values() if finding is not None]
     if not found:
         return None
-    gravest = min(found, key=lambda finding: _SEVERITY.index(finding.verdict))
+    # Of several like faults the largest one that is no parameter is what the call was asked for.
+    gravest = min(found, key=lambda finding: (_SEVERITY.index(finding.verdict), *_weight(room, finding)))
     others = [f"{f.tensor.name} ({f.verdict.info.label})" for f in found if f is not gravest and f.tensor is not None]
     also = f"; also wrong: {', '.join(others[:6])}{', …' if len(others) > 6 else ''}" if others else ""
     detail = f"{gravest.detail}{also}; {room.forward}{_convention(room)}"
     return Finding(gravest.verdict, gravest.signature, detail, gravest.tensor)
+
+
+def _weight(room: Room, finding: Finding) -> tuple[bool, int]:
+    tensor = finding.tensor
+    return (True, 0) if tensor is None else (tensor.name in room.case.weights, -tensor.numel)
 
 
 def _classify(room: Room, tensors: Sequence[TensorEvidence]) -> Finding:

@@ -224,6 +224,10 @@ def _raised(raised: list[RankOutcome], count: int, case: CaseInfo, policy: Polic
             return Finding(Verdict.REFUSED, "", f"refused {where}, as it should: {named.sentence}")
         why = "the forward had answered" if silent else f"only in {late[0].phase}" if late else "not a clear refusal"
         return Finding(Verdict.RAISED, named.signature, f"{named.sentence}, {where}; a refusal was due ({why})")
+    shape = gradients.wrong_shape(Room(evidence, case, policy))
+    if shape is not None and shape.tensor is not None and shape.tensor.role == "output":
+        # Whatever is done with a result of another shape may raise; it is the shape that is wrong.
+        return dataclasses.replace(shape, detail=f"{shape.detail}; then {named.sentence}, {where}")
     return Finding(Verdict.RAISED, named.signature, f"{named.sentence}, {where}{_before(evidence, case, policy)}")
 
 

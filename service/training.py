@@ -37,7 +37,7 @@ TRAINING: dict[Verdict, str] = {
 
 SILENT = "the forward is right, so that the loss will look healthy"
 SILENT_OUTSIDE = "nobody is told that this is not supported: training goes on with numbers that mean nothing"
-WHOSE = "what comes before it"
+WHOSE = "some or all of what comes before it"
 """Whose gradient it is, where no more is known."""
 
 

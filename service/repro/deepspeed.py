@@ -29,5 +29,5 @@ def setup(given: Given, *, placed: bool = False) -> str:
     backend = "nccl" if given.row.transport == "nccl" else "gloo"
     lines = f'deepspeed.init_distributed("{backend}", auto_mpi_discovery=False)\n'
     if given.source.has(LAYER, "register_all_to_all_group"):
-        lines += "deepspeed.sequence.layer.register_all_to_all_group(group)\n"
+        lines += "from deepspeed.sequence import layer as exchanges; exchanges.register_all_to_all_group(group)\n"
     return lines + (UNIT if placed else "")

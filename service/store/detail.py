@@ -59,15 +59,24 @@ def find_cell(session: Session, text: str | int) -> CellDetail:
     """The one cell that ``text`` names (see :func:`find_cells`). Raises StoreError for none and for several."""
     rows = find_cells(session, str(text))
     if not rows:
-        raise StoreError(
-            f"no cell fits {str(text)!r}: give a cell's number, or words such as label, torch version, world size, "
-            "case and mode"
-        )
+        raise StoreError(_why_none(session, str(text)))
     if len(rows) > 1:
         lines = [f"  {r.cell}: {r.label} {r.runtime} {r.transport} {r.world_size} {r.case} {r.mode}" for r in rows]
         more = [] if len(rows) < SHOWN else ["  …"]
         raise StoreError("\n".join([f"more than one cell fits {str(text)!r}:", *lines, *more]))
     return _detail(session, rows[0])
+
+
+def _why_none(session: Session, text: str) -> str:
+    if text.isdigit():
+        newest = session.scalar(sa.select(sa.func.max(Cell.id)))
+        return f"there is no cell {text}: " + (f"the newest is {newest}" if newest else "nothing is stored yet")
+    odd = [word for word in text.split() if not (word.isdigit() or find_cells(session, word, limit=1))]
+    why = f"nothing is called {', '.join(odd)}" if odd else "no cell has all of these words"
+    return (
+        f"no cell fits {text!r}: {why}; give a cell's number, or words such as label, torch version, world size, mode, "
+        "and a case by its whole id or up to its bracket"
+    )
 
 
 def _detail(session: Session, row: CellRow) -> CellDetail:

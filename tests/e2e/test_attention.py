@@ -38,7 +38,7 @@ def test_0_19_6_on_2_11_0(tmp_path: Path) -> None:
     assert {seen[case].verdict for case in (BSHD, LAYER, GATHER, ULYSSES)} == {"agree"}
     misplaced = seen[OVERLAP]
     assert (misplaced.verdict, misplaced.forward_ok) == ("permuted", True)
-    assert seen[SBHD].verdict == "raised"
+    assert seen[SBHD].verdict == "wrong_shape"
     assert "[2, 16, 1, 4]" in seen[SBHD].detail
     assert seen[CHUNKS].verdict == "unsupported"
     assert "flash-attn" in seen[CHUNKS].detail

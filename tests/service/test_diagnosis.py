@@ -57,7 +57,7 @@ def test_dead_projections_are_named_together_beside_those_that_learn() -> None:
     _, found = of_model({"q_proj": 0 * W, "k_proj": 0 * W, "v_proj": 0 * W})
     # 3 projections of 16 elements in 2 layers; every rank has the whole of them.
     assert found.what == (
-        "the q, k and v projections receive no gradient (0 of 96 elements are non-zero); "
+        "the q, k and v projections receive no gradient (0 of 96 elements are non-zero on each rank); "
         "the o projection and the MLP are right"
     )
     assert found.training == (
@@ -73,8 +73,8 @@ def test_a_half_that_is_dead_names_its_block_and_is_told_beside_what_is_dead_alt
     half = np.concatenate([W[:1], 0 * W[1:]])
     _, found = of_model({"q_proj": half, "k_proj": 0 * W, "v_proj": 0 * W})
     assert found.what == (
-        "the k and v projections receive no gradient (0 of 64 elements are non-zero); "
-        "a part of the gradient of the q projection is zero (16 of 32 elements are non-zero "
+        "the k and v projections receive no gradient (0 of 64 elements are non-zero on each rank); "
+        "a part of the gradient of the q projection is zero (16 of 32 elements are non-zero on each rank "
         "(zero: query/gate, block 2 of 2)); the o projection and the MLP are right"
     )
     assert dict(found.tensors)["partly dead"] == ("layer0.q_proj", "layer1.q_proj")
@@ -84,7 +84,7 @@ def test_what_the_optimiser_made_of_it_is_told_as_that() -> None:
     truth = dict.fromkeys(("layer0.k_proj", "step/layer0.k_proj", "moment/layer0.k_proj", "layer0.o_proj"), W)
     _, found = of_model({"k_proj": 0 * W}, truth)
     assert found.what == (
-        "the k projection receives no gradient (0 of 16 elements are non-zero); "
+        "the k projection receives no gradient (0 of 16 elements are non-zero on each rank); "
         "after the optimiser's step the k projection has not moved; "
         "the o projection is right"
     )
@@ -140,7 +140,7 @@ def test_nan_is_told_as_nan_and_what_is_below_the_noise_as_that() -> None:
     noise = {"grad/layer0.k_bias": Noise(rel_l2=1.0, max_abs=1e-6)}
     _, found = of_model({"o_proj": nan}, truth, noise=noise)
     assert found.what == (
-        "the gradient of the o projection is wrong (1 element is NaN or infinite, and 0 should be); "
+        "the gradient of the o projection is wrong (2 elements are NaN or infinite, and 0 should be); "
         "k_bias is below the noise"
     )
     assert "they are NaN or infinite, and after one step so is what they are added to" in found.training
@@ -171,7 +171,7 @@ def test_a_weight_that_every_rank_holds_is_counted_once() -> None:
     evidence = evidence_of([dead] * 2, [right] * 2, case)
     found = diagnose(_row(judge(evidence, case, POLICY)), evidence, case, POLICY)
     assert found is not None
-    assert found.what == f"w receives no gradient (0 of {W.size} elements are non-zero); x is right"
+    assert found.what == f"w receives no gradient (0 of {W.size} elements are non-zero on each rank); x is right"
 
 
 def test_a_silent_answer_where_a_refusal_is_due_is_told_as_that() -> None:
@@ -271,7 +271,7 @@ def test_layers_are_said_where_a_parameter_is_so_in_some_of_them_only() -> None:
     first = {"layer0.o_proj": W, "layer1.o_proj": W}
     _, found = of_model({"layer0.o_proj": 0 * W}, first)
     assert found.what == (
-        "the o projection of layer 0 receives no gradient (0 of 16 elements are non-zero); "
+        "the o projection of layer 0 receives no gradient (0 of 16 elements are non-zero on each rank); "
         "the o projection of layer 1 is right"
     )
 
@@ -290,7 +290,7 @@ def test_every_verdict_has_its_clause_for_training() -> None:
 
 def test_what_a_row_alone_says_of_training() -> None:
     assert meaning(Verdict.ZERO_GRADIENT, forward_ok=True) == (
-        "what comes before it will not be trained through this call; "
+        "some or all of what comes before it will not be trained through this call; "
         "the forward is right, so that the loss will look healthy"
     )
     assert "2 times too small" in meaning(Verdict.SCALED, forward_ok=None, alpha=0.5)

@@ -108,9 +108,9 @@ def test_the_evidence_gives_it(verdict: Verdict) -> None:
 
 
 WORDS: dict[Verdict, tuple[str, str]] = {
-    Verdict.ZERO_GRADIENT: ("x receives no gradient (0 of 32 elements are non-zero)", "will not be trained"),
-    Verdict.PARTIAL_ZERO: ("a part of the gradient of x is zero (16 of 32 elements", "a part of what x comes from"),
-    Verdict.NO_GRADIENT: ("x receives no gradient (.grad is None where 32 elements", "the optimiser skips"),
+    Verdict.ZERO_GRADIENT: ("x receives no gradient (0 of 16 elements", "will not be trained"),
+    Verdict.PARTIAL_ZERO: ("a part of the gradient of x is zero (8 of 16 elements", "a part of what x comes from"),
+    Verdict.NO_GRADIENT: ("x receives no gradient (.grad is None where 16 elements", "the optimiser skips"),
     Verdict.SCALED: ("the gradient of x is 4 times what it should be", "is 4 times too large unless"),
     Verdict.PERMUTED: ("the right values in the wrong places", "go to the wrong elements"),
     Verdict.MISMATCH: ("the gradient of x is wrong (off by", "updates of what x comes from are off by"),

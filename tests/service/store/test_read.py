@@ -34,7 +34,7 @@ def test_cells_are_found_by_words(world: World) -> None:
         assert (row.case, row.world_size, row.torch, row.mode) == ("exchange/a[dtype=float32]", 4, "2.9.1", "aot_eager")
         assert store.find_cell(session, str(row.cell)).row == row
         assert detail.info["probe"] == "dim0"
-        with pytest.raises(store.StoreError, match="no cell fits 'nothing'"):
+        with pytest.raises(store.StoreError, match="no cell fits 'nothing': nothing is called nothing"):
             store.find_cell(session, "nothing")
         with pytest.raises(store.StoreError, match="more than one cell fits") as several:
             store.find_cell(session, f"{row.checkout[:8]} exchange/a")

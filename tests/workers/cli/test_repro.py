@@ -20,8 +20,7 @@ def test_a_cell_that_is_not_there_and_words_that_fit_several(home: Path, gradmat
     stored(home)
     assert gradmatrix("repro", "99")[::2] == (
         2,
-        "gradmatrix: no cell fits '99': give a cell's number, or words such as label, torch version, world size, case "
-        "and mode\n",
+        "gradmatrix: there is no cell 99: the newest is 2\n",
     )
     status, _, err = gradmatrix("repro", "deepspeed==0.18.3")
     assert status == 2
