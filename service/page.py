@@ -151,9 +151,9 @@ def parse(text: str, name: str) -> Page:
 
 def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[CellRow]], Sequence[Finding]]) -> str:
     """The page as Markdown. Raises UsageError where a line names what the rows do not hold."""
-    answered = _newest(row for row in rows if row.verdict is not None)
-    columns = columns_of(answered)
-    parts = [f"# {page.title}", page.text.strip(), _measured(answered, columns)]
+    stored = [row for row in rows if row.verdict is not None]
+    columns, answered = columns_of(stored), _newest(stored)
+    parts = [f"# {page.title}", page.text.strip(), _measured(answered, len({row.torch for row in stored}))]
     for table in page.tables:
         parts += [f"## {table.title}", table.text.strip(), _table(table, answered, columns)]
     parts += [_legend(parts)]
@@ -166,22 +166,25 @@ def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[Cel
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _measured(rows: Sequence[CellRow], columns: Mapping[str, str]) -> str:
+def _measured(rows: Sequence[CellRow], versions: int) -> str:
     """What the page stands on."""
     kinds = Counter(
         "fail" if info.failing else "agree" if info.group == "agree" else "have nothing to say"
         for info in (VERDICTS[Verdict(row.verdict or "")] for row in rows)
     )
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("agree", "fail", "have nothing to say"))
-    return f"From {len(rows)} cells on {len(columns)} torch versions: {counts}."
+    return f"From {len(rows)} cells on {versions} torch versions: {counts}."
 
 
 def _newest(rows: Iterable[CellRow]) -> list[CellRow]:
-    """Of a runtime whose content has changed, its newest cells: they have the highest numbers."""
+    """Of a runtime whose content has changed, its newest cells, which have the highest numbers; and of a case whose
+    version has, those of its newest version alone: versions are never compared."""
     found: dict[tuple[object, ...], CellRow] = {}
+    newest: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: row.cell):
+        newest[row.case] = max(newest.get(row.case, 0), row.version)
         found[row.label, row.runtime, row.transport, row.world_size, row.case, row.version, row.mode] = row
-    return list(found.values())
+    return [row for row in found.values() if row.version == newest[row.case]]
 
 
 def columns_of(rows: Iterable[CellRow]) -> dict[str, str]:

@@ -66,7 +66,7 @@ def _commands(given: Given) -> Iterator[str]:
     without = " ".join(given.without if given.own else ())
     removed = f"pip uninstall -y {without} && " if without else ""  # it looks for a GPU when it is imported
     installed = f"pip install {' '.join(shlex.quote(word) for word in words)} && {removed}{_variables(given)}"
-    yield "    uv venv --seed --python 3.11 venv && . venv/bin/activate     # in a new environment, or in a container:"
+    yield "    python3.11 -m venv venv && . venv/bin/activate     # in a new environment, or in a container:"
     yield '    docker run --rm -it -v "$PWD:/here" -w /here python:3.11 bash'
     yield f"    {installed}python {NAME}"
     yield from _wrapped(note) if note else ()

@@ -146,6 +146,8 @@ def test_of_a_case_only_the_newest_version_counts_and_builds_of_one_version_stan
     lines = render(parse(FILE, "page.toml"), (*ROWS, *newer), nothing).splitlines()
     assert "|  | 2.2.2 | 2.9.1 | 2.11.0-cpu | 2.11.0-index |" in lines
     assert "| A | · | · | ok | **raises** |" in lines
+    # The two new ones and those of other cases: ROWS' own on this case are of an older version.
+    assert "From 2 cells on 3 torch versions: 1 agree, 1 fail, 0 have nothing to say." in lines
 
 
 def test_a_mode_that_never_ran_is_not_taken_for_one_that_agrees_and_of_a_runtime_the_newest_cell_counts() -> None:

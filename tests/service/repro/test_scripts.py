@@ -95,7 +95,7 @@ def test_it_says_what_was_found_on_what_and_how_to_run_it(tmp_path: Path) -> Non
     assert said.startswith("Zero gradient: gradient of x is zero.\n")
     assert 'torch 2.11.0, 2 processes over gloo, traced by torch.compile(backend="aot_eager").' in said
     assert "pip install torch==2.11.0 deepspeed==0.0 numpy 'setuptools<81'" in said
-    assert "uv venv" in said
+    assert "python3.11 -m venv" in said
     assert "docker run" in said
     assert "python:3.11" in said
     assert 'torch.compile(call, backend="aot_eager")' in text
