@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from service.compare import Row
 
 SHOWN_BLOCKS = 3
-"""Families whose gradients are those of parameters; elsewhere they are mostly those of what is handed in."""
+"""Of so many gradients it is said where they are zero."""
 
 STATES = {
     Verdict.ZERO_GRADIENT: "dead",
@@ -136,7 +136,16 @@ def _what(row: Row, room: Room, tensors: Mapping[str, Sequence[str]]) -> str:
     for word, words in ((RIGHT, "right"), (WEAK, "below the noise")):
         if names := [name for name in tensors.get(word, ()) if not stepped(name)]:
             said.append(f"{spoken(names, among)} {have(names, 'is', 'are')} {words}")
+    if moved := _moved(tensors):
+        said.append(f"{spoken(moved, among)} moved as {have(moved, 'it', 'they')} should")
     return "; ".join(said)
+
+
+def _moved(tensors: Mapping[str, Sequence[str]]) -> list[str]:
+    """The weights of which nothing but the optimiser's step is known, and that one is right."""
+    other = {stepped(name) or name for word, names in tensors.items() if word != RIGHT for name in names}
+    right = tensors.get(RIGHT, ())
+    return list(dict.fromkeys(name for one in right if (name := stepped(one)) and name not in other | set(right)))
 
 
 def _gradients_too(row: Row, tensors: Mapping[str, Sequence[str]]) -> str:
@@ -156,8 +165,8 @@ _CLAUSES = {
         "the gradient of {names} has the right values in the wrong places",
         "the optimiser's step of {names} goes to the wrong elements",
     ),
-    "dead": ("{names} {receive} no gradient ({numbers})", "after the optimiser's step {names} {have} not moved"),
-    "partly dead": ("a part of the gradient of {names} is zero ({numbers})", "a part of {names} has not moved"),
+    "dead": ("{names} {receive} no gradient ({numbers})", "after the optimiser's step {names} {have} not moved{news}"),
+    "partly dead": ("a part of the gradient of {names} is zero ({numbers})", "a part of {names} has not moved{news}"),
     "scaled": ("the gradient of {names} is {numbers}", "the optimiser's step of {names} is scaled ({numbers})"),
     "wrong": (
         "the gradient of {names} is wrong ({numbers})",
@@ -176,11 +185,13 @@ def _state(word: str, room: Room, names: Sequence[str], among: Sequence[str]) ->
     for template, those, keys in ((0, plain, plain), (1, after, made)):
         if not those or (template and set(those) <= set(plain) and word != "dead"):
             continue
+        numbers = _numbers(word, room, keys)
         words = {
             "names": spoken(those, among),
             "receive": have(those, "receives", "receive"),
             "have": have(those, "has", "have"),
-            "numbers": _numbers(word, room, keys),
+            "numbers": numbers,
+            "news": "" if plain else f" ({numbers})",
         }
         said.append(_CLAUSES[word][template].format(**words))
     return said

@@ -30,6 +30,7 @@ from jobs.probes.tiled.shapes import (
     ComputeLoss,
     FusedLoss,
     HeadLoss,
+    LogitsLoss,
 )
 from jobs.probes.tiled.words import API, SUMMARY
 
@@ -66,7 +67,7 @@ def id_of(probe: str, params: Tiled) -> str:
 
 def _info(probe: str, modes: tuple[str, ...], params: Tiled, suite: str) -> CaseInfo:
     outside = _outside(params)
-    aside = outside or _aside(params)
+    aside = "; ".join(filter(None, (outside or _aside(params), *_trigger(params))))
     return case_of(
         id_of(probe, params),
         VERSION,
@@ -99,7 +100,8 @@ def _aside(params: Tiled) -> str:
     if isinstance(params, ChunkedLogitsLoss):
         return "a rank's gradient is that of its own part of the gathered losses" if params.part == "own" else ""
     if _of_nothing(params):
-        return "no token is live: a mean that is not a number, or zero, with a gradient of zero"
+        guarded = ", which its documentation has the caller leave out" if isinstance(params, LogitsLoss) else ""
+        return f"no token is live{guarded}: a mean that is not a number, or zero, with a gradient of zero"
     if isinstance(params, HeadLoss) and params.reduction == "mean":
         length = params.tokens if isinstance(params, ComputeLoss) else params.tokens * params.batch
         if params.labels != "all" or length % -(-length // params.shards):
@@ -107,6 +109,19 @@ def _aside(params: Tiled) -> str:
     if isinstance(params, Compute) and params.widening == "yes":
         return "the function ends in twice as many features"
     return "its labels are masked beside them" if isinstance(params, FusedLoss) and params.mask == "given" else ""
+
+
+def _trigger(params: Tiled) -> list[str]:
+    """What is unlike the usual call."""
+    said = []
+    if params.frozen != "nothing":
+        still = "the parameters need" if params.frozen == "parameters" else f"{params.frozen} needs"
+        said.append(f"{still} no gradient")
+    if getattr(params, "listed", "all") == "none":
+        said.append("compute_params is None, as its documentation allows")
+    if params.loss == "forward_only":
+        said.append("a forward without a backward")
+    return said
 
 
 def _dims(params: Tiled) -> dict[str, tuple[str, ...]]:
