@@ -169,7 +169,7 @@ def _pass(given: Given, called: str, *, named: bool) -> Iterator[str]:
 def _kept(given: Given, inputs: Sequence[str], *, few: bool) -> Iterator[str]:
     """The lines that keep the gradients, and what was handed in where it was changed."""
     if few:
-        for name in inputs:
+        for name in (*inputs, *_uncalled_for(given)):
             grad = f"{name}.grad" if given.own else f"{name}.grad if {name}.grad is None else {name}.grad.clone()"
             yield f'got["grad/{name}"] = {grad}'
     else:
@@ -184,6 +184,12 @@ def _changed(given: Given) -> list[str]:
     """What was handed in and had another content afterwards."""
     changed = {tensor.name for tensor in given.evidence.of("input", "cotangent") if not tensor.equal}
     return [spec.name for spec in given.handed[0] if spec.name in changed]
+
+
+def _uncalled_for(given: Given) -> list[str]:
+    """What has a gradient and must have none."""
+    there = {one.name for one in given.evidence.of("grad") if one.expected_missing and not one.missing}
+    return [spec.name for spec in given.handed[0] if spec.role == "frozen" and spec.name in there]
 
 
 def _truth(given: Given) -> Iterator[str]:
@@ -208,6 +214,7 @@ def _truth(given: Given) -> Iterator[str]:
         rows += [f'"grad/{name}": h["{name}"].grad' for name in inputs]
     else:
         rows.append('**{f"grad/{n}": t.grad for n, t in h.items() if t.requires_grad}')
+    rows += [f'"grad/{name}": None' for name in _uncalled_for(given)]
     cotangents = {spec.name for spec in given.handed[0] if spec.role == "cotangent"}
     for name in _changed(given):
         rows.append(f'"{"cotangent" if name in cotangents else "input"}/{name}": h["{name}"].detach()')

@@ -223,3 +223,14 @@ def test_where_there_is_nothing_to_show_that_is_said(tmp_path: Path, changes: di
 def test_a_family_without_a_template_is_named_with_those_that_have_one() -> None:
     with pytest.raises(NothingToReproduce, match="no scripts for family 'exchanges' yet: did you mean exchange"):
         repro.refuse("mismatch", "deepspeed", "exchanges")
+
+
+def test_a_gradient_that_must_not_be_there_is_looked_for(tmp_path: Path) -> None:
+    case = case_of("exchange/dim0[dtype=float32,loss=frozen]")
+    made = given(case, "eager", 2, source(tmp_path, FILES["keyword heads"]))
+    one = TensorEvidence("grad", "c", 0, dtype="float32", shape=(4,), numel=4, expected_missing=True)
+    there = dataclasses.replace(made.evidence, tensors=(*made.evidence.tensors, one))
+    text = repro.script(dataclasses.replace(made, evidence=there))
+    assert 'got["grad/c"] = c.grad' in text
+    assert '"grad/c": None' in text
+    assert "grad/c" not in repro.script(made)
