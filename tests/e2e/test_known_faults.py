@@ -19,7 +19,9 @@ from tests.support.running import run_release
 pytestmark = pytest.mark.torch
 DISTRIBUTED = "attention/distributed[layout="
 OVERLAP = f"{DISTRIBUTED}bshd,heads=squared,kv=same,dtype=float32,causal=yes,overlap=stand_in]"
+SEQUENCE_FIRST = f"{DISTRIBUTED}sbhd,heads=squared,kv=same,dtype=float32]"
 ONE_HEAD = f"{DISTRIBUTED}sbhd,heads=ranks,kv=same,dtype=float32,causal=yes,length=odd,input=offset]"
+FIRST_MODEL = f"{DISTRIBUTED}bshd,heads=squared,kv=same,dtype=float32,causal=yes,batch=1,loss=square]"
 SECOND_MODEL = f"{DISTRIBUTED}bshd,heads=squared,kv=same,dtype=float32,before=uneven]"
 UNEQUAL = f"{DISTRIBUTED}bshd,heads=squared,kv=same,dtype=float32,length=unequal]"
 ROWS = "tiled/compute[dtype=float64,loss=weighted,batch=2,tokens=8,shards=4,frozen=parameters]"
@@ -55,6 +57,15 @@ EXPECTED: dict[tuple[str, str], tuple[Found, ...]] = {
         Found("#6774", ONE_HEAD, ("raised",), "Number of heads (1) must be larger than sequence parallel size"),
         Found("#8291", SECOND_MODEL, DEAD),
     ),
+    ("deepspeed==0.16.1", "2.11.0-index"): (
+        Found("#8317", SEQUENCE_FIRST, RIGHT),
+        Found("#6750", OVERLAP, ("raised",), "invalid gradient"),
+        Found("#6774", ONE_HEAD, ("raised",), "Number of heads (1) must be larger than sequence parallel size"),
+    ),
+    ("deepspeed==0.16.3", "2.11.0-index"): (
+        Found("#8317", SEQUENCE_FIRST, ("wrong_shape",), "the expected values in another order"),
+        Found("what #6750 became", OVERLAP, ("permuted",), "in other places"),
+    ),
     ("deepspeed==0.17.2", "2.11.0-index"): (
         Found("#7412", ROWS, ("mismatch",), "gradient of x"),
         Found("#8434", FEW_TOKENS, ("raised",), "IndexError"),
@@ -63,6 +74,8 @@ EXPECTED: dict[tuple[str, str], tuple[Found, ...]] = {
     ("deepspeed==0.19.6", "2.11.0-index"): (
         Found("#7412", ROWS, RIGHT),
         Found("#8291", SECOND_MODEL, DEAD),
+        Found("#8291", FIRST_MODEL, RIGHT),
+        Found("#8434", FEW_TOKENS, ("raised",), "IndexError"),
         Found("#7384", UNEQUAL, DEAD, "outside the contract"),
         Found("#8587", MASKED, ("scaled",), "0.75 times"),
         Found("#8587", EVENLY, RIGHT),

@@ -116,3 +116,13 @@ def test_adding_a_version_to_a_stored_matrix_runs_only_its_own_jobs(tmp_path: Pa
     work(both, seen.append)
     assert [event.torch for event in seen if isinstance(event, events.JobStarted)] == ["2.11.0"]
     assert {row.torch: row.verdict for row in both.rows} == {"2.2.2": "agree", "2.11.0": "agree"}
+
+
+@pytest.mark.parametrize(("torch", "verdict"), [("2.2.2-index", "forward_mismatch"), ("2.11.0-index", "raised")])
+def test_a_strided_input_is_silently_wrong_in_old_versions_and_refused_in_new_ones(
+    tmp_path: Path, torch: str, verdict: str
+) -> None:
+    case = "torch-itself/dim0[api=buffer_in_function,dtype=float32,loss=square,input=transposed]"
+    (row,) = run_tree(tmp_path, "torch", [runtime(torch)], cases=(case,)).rows
+    assert row.verdict == verdict
+    assert "is wrong by" in row.detail or "must be contiguous" in row.detail
