@@ -38,7 +38,7 @@ def build_control(control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Fun
     """The same with a control's implementation in the subject's place."""
     params = params_of(case)
     if isinstance(params, Rewritten):
-        return split(params, ctx, mutants.attention(control, ctx))
+        return _rewritten(split(params, ctx, mutants.attention(control, ctx)))  # looked at as the subject's is
     return _compose(params, mutants.operation(control, params, ctx))
 
 
