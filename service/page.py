@@ -208,20 +208,18 @@ def _table(table: Table, rows: Sequence[CellRow], columns: Mapping[str, str]) ->
 
 
 def _cells(table: Table, line: Line, rows: Sequence[CellRow]) -> dict[str, list[CellRow]]:
-    """The cells of a line by runtime: of the newest version of each case, in the order of modes."""
+    """The cells of a line by runtime, in the order of modes."""
     subject, transport = line.subject or table.subject, line.transport or table.transport
     world_size, modes = line.world_size or table.world_size, line.modes or table.modes
-    names = {case for case in {row.case for row in rows} if case == line.case or _counted(table, line, case)}
-    of_case = [row for row in rows if row.case in names]
+    of_case = [row for row in rows if row.case == line.case or _counted(table, line, row.case)]
     if not of_case:
         raise UsageError(
             f"{line.name}: no cell of the case {line.case}: {nearest(line.case, {row.case for row in rows})}"
         )
-    newest = {case: max(row.version for row in of_case if row.case == case) for case in names}
     found: dict[str, list[CellRow]] = {}
     for row in sorted(of_case, key=lambda row: MODES.index(row.mode)):
-        where = (row.label, row.transport, row.world_size, row.version)
-        if where == (subject, transport, world_size, newest[row.case]) and row.mode in modes:
+        where = (row.label, row.transport, row.world_size)
+        if where == (subject, transport, world_size) and row.mode in modes:
             found.setdefault(row.runtime, []).append(row)
     return found
 
