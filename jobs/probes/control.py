@@ -6,7 +6,7 @@ On the straight line this stands inside jobs, beside :mod:`jobs.probes.case`. No
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobs.contract import ControlInfo
 
@@ -25,6 +25,15 @@ class Wrong:
 
 RIGHT = Wrong(("agree",), "an implementation of ours that is right")
 """What is no mutant."""
+
+
+SIXTEEN_BITS = ("bfloat16", "float16")
+"""Types whose rounding may give what is wrong another name."""
+
+
+def rounded(wrong: Wrong, dtype: str, more: Sequence[str]) -> Wrong:
+    """``wrong``, which in sixteen bits may be called one of ``more`` as well."""
+    return replace(wrong, expected=(*wrong.expected, *more)) if dtype in SIXTEEN_BITS else wrong
 
 
 def mark_of(values: Mapping[str, object], names: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ References must agree, mutants must be caught, each on the inputs and the oracle
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -14,7 +13,7 @@ from jobs.contract import ControlInfo
 from jobs.probes.attention.cases import catalogue, id_of
 from jobs.probes.attention.shapes import KINDS
 from jobs.probes.case import EAGER, FLOATS, Values
-from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of
+from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of, rounded
 
 MUTANTS: dict[str, Wrong] = {
     "zeroed": Wrong(("zero_gradient",), "keys and values receive a gradient of zero"),
@@ -41,8 +40,6 @@ OF_REPLICAS: dict[str, Wrong] = {
 }
 BY_DEFAULT = ("zeroed", "block_zeroed", "times_ranks", "swapped", "part_dropped", "stale", "detached")
 """What stands beside every run, in float32."""
-ROUNDED = ("bfloat16", "float16")
-"""Types in which values of another order are no longer told from other values."""
 SHARED: Values = {"layout": "bshd", "heads": "squared", "kv": "ranks", "causal": "yes"}
 REPLICAS: Values = {"heads": "quadruple", "kv": "few", "causal": "yes"}
 LAYER: Values = {**SHARED, "wrap": "layer"}
@@ -76,8 +73,9 @@ def controls() -> tuple[ControlInfo, ...]:
     made = []
     for probe, name, values, modes, suite in _rows():
         wrong = mutants.get(name, RIGHT)
-        if "permuted" in wrong.expected and values.get("dtype") in ROUNDED:
-            wrong = dataclasses.replace(wrong, expected=(*wrong.expected, "mismatch"))
+        # Values of another order are no longer told from other values.
+        more = ("mismatch",) if "permuted" in wrong.expected else ()
+        wrong = rounded(wrong, values.get("dtype", ""), more)
         mark = mark_of(values, [key for key in values if key not in ("layout", "causal")])
         case = id_of(probe, KINDS[probe](**values))
         made.append(control(probe, name, mark, case, known, modes, wrong, suite))

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from jobs.contract import ControlInfo
 from jobs.probes.case import EAGER, Values
-from jobs.probes.control import RIGHT, Wrong, control
+from jobs.probes.control import RIGHT, Wrong, control, rounded
 from jobs.probes.model.cases import PROBE, catalogue, id_of
 from jobs.probes.model.shapes import Decoder
 
@@ -60,14 +60,10 @@ UNSTEPPED: dict[str, Values] = {
 """The same for one whose factor a step would hide: a step is no multiple of the gradient."""
 
 
-ROUNDED = ("bfloat16", "float16")
-"""Types in which a small sum may cancel to zero: then one element of a norm's eight may name the whole."""
-
-
 def _wrong(name: str, dtype: str) -> Wrong:
     wrong = MUTANTS.get(name, OURS)
-    more = ("partial_zero",) if dtype in ROUNDED and "mismatch" in wrong.expected else ()
-    return dataclasses.replace(wrong, expected=(*wrong.expected, *more))
+    # A small sum may cancel to zero: then one element of a norm's eight may name the whole.
+    return rounded(wrong, dtype, ("partial_zero",) if "mismatch" in wrong.expected else ())
 
 
 def _rows() -> Iterator[tuple[str, str, Values, tuple[str, ...], str]]:

@@ -7,13 +7,12 @@ for the self-test. The implementations are in ``mutants``; nothing here imports 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from functools import lru_cache
 
 from jobs.contract import SUITES, ControlInfo
 from jobs.probes.case import EAGER, FLOATS, Values
-from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of
+from jobs.probes.control import RIGHT, TRACED, Wrong, control, mark_of, rounded
 from jobs.probes.tiled.cases import catalogue, id_of
 from jobs.probes.tiled.shapes import PARAMS
 
@@ -84,9 +83,7 @@ def _suite(probe: str, name: str, values: Values) -> str:
 
 
 def _wrong(name: str, dtype: str) -> Wrong:
-    wrong = MUTANTS.get(name, RIGHT)
-    more = ROUNDED_AWAY.get(name, ()) if dtype in ("float16", "bfloat16") else ()
-    return dataclasses.replace(wrong, expected=(*wrong.expected, *more))
+    return rounded(MUTANTS.get(name, RIGHT), dtype, ROUNDED_AWAY.get(name, ()))
 
 
 @lru_cache
