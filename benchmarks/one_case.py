@@ -34,6 +34,7 @@ def main(checkout: str, case_id: str, mode: str) -> None:
         function = Recorder(mode).wrap(function)
     for _ in range(2):
         module.exercise(case, context, function, lambda role, name, tensor: None)
+    module.difference(case, context, function, lambda role, name, tensor: None)
     dist.barrier()  # one that leaves early aborts the others
     dist.destroy_process_group()
 

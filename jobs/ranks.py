@@ -30,8 +30,6 @@ from jobs.subject.base import RankContext, Subject, Unsupported
 from jobs.trace import Recorder
 
 GROUP_TIMEOUT = datetime.timedelta(seconds=600)
-NEXT_PHASE = {"output": "backward", "grad": "check"}
-"""What follows when the first tensor of a role is there; the check is the case's own look at its gradient."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +196,10 @@ class Rank:
 
 
 class CellRun:
-    """One cell on one rank: built once, exercised twice, so that a run that differs from itself is seen."""
+    """One cell on one rank: built once and exercised twice, so that a run that differs from itself is seen.
+
+    Then, once, the case's own check of its gradient: what a small step changes the loss by.
+    """
 
     def __init__(self, rank: Rank, case: CaseInfo, control: ControlInfo | None, mode: str) -> None:
         self.phase = "build"
@@ -229,6 +230,8 @@ class CellRun:
         housekeeping.poison_free_memory()
         self._reset_subject()
         self.repeat_equal = first == self._exercise(function)
+        self._enter("check")
+        self._module.difference(self._case, self._context, function, self._keep)
         self.phase = "run"
 
     def _enter(self, phase: str) -> None:
@@ -244,15 +247,17 @@ class CellRun:
         """One pass; what it emitted before it raised is kept, since a right forward before a fault is evidence."""
         self.tensors = []
         pass_of = "" if self.phase == "forward" else f"{self.phase} "
-        ahead = dict(NEXT_PHASE)
 
         def keep(role: str, name: str, tensor: Any) -> None:
-            self.tensors.append(tensor_message(role, name, tensor))
-            if role in ahead:
-                self._enter(pass_of + ahead.pop(role))
+            self._keep(role, name, tensor)
+            if len(self.tensors) == 1:  # the first output
+                self._enter(f"{pass_of}backward")
 
         self._module.exercise(self._case, self._context, function, keep)
         return hashlib.sha256(json.dumps(self.tensors).encode()).hexdigest()
+
+    def _keep(self, role: str, name: str, tensor: Any) -> None:
+        self.tensors.append(tensor_message(role, name, tensor))
 
     def try_fullgraph(self) -> None:
         """See whether the function can be captured as one graph."""

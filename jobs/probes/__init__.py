@@ -3,7 +3,7 @@
 On the straight line this stands inside jobs. ``python -m jobs --list`` prints what :func:`catalogue` and
 :func:`controls` return, and the service plans from it; neither imports torch. A family joins by one line in
 :data:`FAMILIES`: a module of definitions (``catalogue``, ``controls``) and a module that runs them (``build``,
-``build_control``, ``exercise``). The others of contract.FAMILIES take the same place when they are written.
+``build_control``, ``exercise``, ``difference``).
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ class RunModule(Protocol):
 
     def exercise(self, case: CaseInfo, ctx: RankContext, function: Callable[..., torch.Tensor], emit: Emit) -> None:
         """One complete pass: fresh inputs, forward, backward, and everything emitted."""
+
+    def difference(self, case: CaseInfo, ctx: RankContext, function: Callable[..., torch.Tensor], emit: Emit) -> None:
+        """Emit this rank's central difference of the loss, where the case has one: derivative against forward."""
 
 
 def catalogue() -> tuple[CaseInfo, ...]:

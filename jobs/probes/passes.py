@@ -1,4 +1,4 @@
-"""One complete pass over a function of a rank's tensors: forward, backward, and a look at what became of the inputs.
+"""A function of a rank's tensors: a pass over it, forward and backward, and what a step changes its loss by.
 
 On the straight line this stands inside jobs, under the families whose cases are such a function with a loss behind it.
 """
@@ -22,10 +22,10 @@ Function = Callable[..., torch.Tensor]
 
 
 def exercise(case: CaseInfo, ctx: RankContext, params: Params, function: Function, emit: Emit) -> None:
-    """Fresh inputs, forward, backward, central difference; nothing is kept."""
+    """Fresh inputs, forward, backward, and a look at what became of the inputs; nothing is kept."""
     specs = params.tensors(ctx.world_size, ctx.sp_rank)
     made = make(case, ctx, specs)
-    arguments = [spec.name for spec in specs if spec.role != "cotangent"]
+    arguments = _arguments(ctx, params)
     y = function(*(made[name] for name in arguments))
     emit("output", "y", _plain(y))
     if case.expect == "refusal":
@@ -41,9 +41,29 @@ def exercise(case: CaseInfo, ctx: RankContext, params: Params, function: Functio
             gradient = made[spec.name].grad
             emit("grad", spec.name, None if gradient is None else _plain(gradient))
         emit("cotangent" if spec.role == "cotangent" else "input", spec.name, made[spec.name])
+
+
+def difference(case: CaseInfo, ctx: RankContext, params: Params, function: Function, emit: Emit) -> None:
+    """This rank's [L(x + v) - L(x - v)] / 2 from the function's own forward, where the case has one.
+
+    In an exact case a step of 1 is right and not coarse: its loss is at most quadratic in x, where the central
+    difference is the derivative for any step, and with dyadic values nothing is rounded on the way. Others state a
+    smaller step.
+    """
     # It asks about derivative against forward; traced, it would cost compilations and say no more.
-    if params.loss not in ("forward_only", "none") and not is_traced(function) and has_difference(case):
-        emit("fd", "loss", _central_difference(case, ctx, params, function, arguments))
+    if params.loss in ("forward_only", "none") or is_traced(function) or not has_difference(case):
+        return
+    arguments, losses = _arguments(ctx, params), []
+    for step in (1, -1):
+        made = make(case, ctx, params.tensors(ctx.world_size, ctx.sp_rank), step)
+        with torch.no_grad():
+            y = function(*(made[name] for name in arguments)).double()
+        losses.append(_loss(params, y, {name: tensor.detach().double() for name, tensor in made.items()}))
+    emit("fd", "loss", (losses[0] - losses[1]) / 2)
+
+
+def _arguments(ctx: RankContext, params: Params) -> list[str]:
+    return [spec.name for spec in params.tensors(ctx.world_size, ctx.sp_rank) if spec.role != "cotangent"]
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -72,24 +92,6 @@ def _loss(params: Params, y: torch.Tensor, made: dict[str, torch.Tensor]) -> tor
     if params.loss == "shared":
         return square + (y * made["w"]).sum()
     return square * LOSS_SCALE if params.loss == "scaled" else square
-
-
-def _central_difference(
-    case: CaseInfo, ctx: RankContext, params: Params, function: Function, arguments: list[str]
-) -> torch.Tensor:
-    """This rank's [L(x + v) - L(x - v)] / 2 from the function's own forward.
-
-    In an exact case a step of 1 is right and not coarse: its loss is at most quadratic in x, where the central
-    difference is the derivative for any step, and with dyadic values nothing is rounded on the way. Others state a
-    smaller step.
-    """
-    losses = []
-    for step in (1, -1):
-        made = make(case, ctx, params.tensors(ctx.world_size, ctx.sp_rank), step)
-        with torch.no_grad():
-            y = function(*(made[name] for name in arguments)).double()
-        losses.append(_loss(params, y, {name: tensor.detach().double() for name, tensor in made.items()}))
-    return (losses[0] - losses[1]) / 2
 
 
 def is_traced(function: Function) -> bool:

@@ -39,7 +39,7 @@ def run(
             if child == 0:
                 torch.set_num_threads(1)
                 contexts = join(rank, world_size, transport, folder)
-                answers = [one(case, build, contexts, mode) for case, build in units]
+                answers = [one(str(n), case, build, contexts, mode) for n, (case, build) in enumerate(units)]
                 with os.fdopen(write, "wb") as pipe:
                     pickle.dump(answers, pipe)
                 os._exit(0)
@@ -73,7 +73,7 @@ def join(rank: int, world_size: int, transport: str, folder: str) -> dict[int, R
     return contexts
 
 
-def one(case: CaseInfo, build: Build, contexts: dict[int, RankContext], mode: str) -> tuple[str, Kept]:
+def one(name: str, case: CaseInfo, build: Build, contexts: dict[int, RankContext], mode: str) -> tuple[str, Kept]:
     kept: Kept = {}
     ctx = contexts[case.sp or max(contexts)]
 
@@ -82,16 +82,36 @@ def one(case: CaseInfo, build: Build, contexts: dict[int, RankContext], mode: st
         assert tensor is None or type(tensor) is torch.Tensor, type(tensor)
         kept[role, name] = None if tensor is None else tensor.detach().double().clone()
 
-    try:
+    function: Any = None
+
+    def exercise() -> None:
+        nonlocal function
         function = build(case, ctx)
         if mode != "eager":
             function = Recorder(mode).wrap(function)
         probes.module(case.family).exercise(case, ctx, function, keep)
+
+    status = how_it_ended(exercise)
+    if all_are_well(name, ctx, status):
+        status = how_it_ended(lambda: probes.module(case.family).difference(case, ctx, function, keep))
+    return status, kept
+
+
+def how_it_ended(act: Callable[[], None]) -> str:
+    try:
+        act()
     except Unsupported as reason:
-        return f"unsupported: {reason}", kept
+        return f"unsupported: {reason}"
     except Exception as error:  # noqa: BLE001 - whatever was raised is the answer
-        return f"raised {type(error).__name__}: {error}", kept
-    return "ok", kept
+        return f"raised {type(error).__name__}: {error}"
+    return "ok"
+
+
+def all_are_well(name: str, ctx: RankContext, status: str) -> bool:
+    """Whether every rank of the world is: what one does alone, the others would be missing in."""
+    store = dist.distributed_c10d._get_default_store()  # no collective: one that failed may have lost its connections
+    store.set(f"{name} {ctx.rank}", status)
+    return all(store.get(f"{name} {rank}") == b"ok" for rank in range(ctx.world_size))
 
 
 def wrong_roles(case: CaseInfo, world_size: int, ranks: list[tuple[str, Kept]]) -> Any:

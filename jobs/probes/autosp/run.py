@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,15 +12,13 @@ from jobs.probes import passes
 from jobs.probes.autosp import mutants
 from jobs.probes.autosp.mutants import Attend
 from jobs.probes.autosp.shapes import FEATURES, LAYERS, PROJECTIONS, TOKENS, Exchanged, Gathered, Rewritten, params_of
+from jobs.probes.lacking import as_lacking
 from jobs.probes.layer import compose
 from jobs.probes.passes import Function
-from jobs.subject.base import Operation, RankContext, Subject, Unsupported
+from jobs.subject.base import Operation, RankContext, Subject
 
 if TYPE_CHECKING:
     from jobs.probes import Emit
-
-LACKS = re.compile(r"(?:\bbackend )?\S*gloo does not support \w+", re.IGNORECASE)
-"""What torch says where the transport has no such collective: that is no fault of the derivative."""
 
 
 def build(case: CaseInfo, ctx: RankContext, subject: Subject) -> Function:
@@ -43,16 +40,18 @@ def build_control(control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Fun
 
 
 def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
-    """One complete pass: fresh inputs, forward, backward, central difference; nothing is kept.
+    """One complete pass: fresh inputs, forward, backward; nothing is kept.
 
     Raises Unsupported where the transport lacks a collective that the call or its derivative is made of.
     """
-    try:
+    with as_lacking(ctx):
         passes.exercise(case, ctx, params_of(case), function, emit)
-    except Exception as error:
-        if (lack := LACKS.search(str(error))) is None:
-            raise
-        raise Unsupported(f"over {ctx.transport}, torch refuses: {lack[0]}") from error
+
+
+def difference(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
+    """What a small step changes the loss by. Raises Unsupported as :func:`exercise` does."""
+    with as_lacking(ctx):
+        passes.difference(case, ctx, params_of(case), function, emit)
 
 
 def _compose(params: Exchanged | Gathered, operation: Operation) -> Function:

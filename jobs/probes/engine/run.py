@@ -96,6 +96,10 @@ def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -
         engine.close()
 
 
+def difference(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
+    """None here: the parts that make up a step have theirs in the other families."""
+
+
 def _look_after(
     engine: Engine, parameters: dict[str, torch.nn.Parameter], before: dict[str, torch.Tensor], emit: Emit
 ) -> None:

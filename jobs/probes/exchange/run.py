@@ -54,5 +54,10 @@ def _after(operation: Operation, first: Operation) -> Function:
 
 
 def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
-    """One complete pass: fresh inputs, forward, backward, central difference; nothing is kept."""
+    """One complete pass: fresh inputs, forward, backward; nothing is kept."""
     passes.exercise(case, ctx, params_of(case), function, emit)
+
+
+def difference(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
+    """What a small step changes the loss by."""
+    passes.difference(case, ctx, params_of(case), function, emit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,17 +9,15 @@ import torch
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
 from jobs.probes.case import LAYER_AFTER, LAYER_BEFORE
+from jobs.probes.lacking import as_lacking
 from jobs.probes.loss import mutants
 from jobs.probes.loss.shapes import IGNORED, Aggregate, Tokens, params_of
 from jobs.probes.passes import Function
-from jobs.subject.base import RankContext, Subject, Unsupported
+from jobs.subject.base import RankContext, Subject
 from jobs.subject.operations.loss import Batch, Cut, Loss, Step
 
 if TYPE_CHECKING:
     from jobs.probes import Emit
-
-LACKS = re.compile(r"\S+ not implemented for '(Half|BFloat16)'")
-"""What torch says where it lacks a kernel for a type: that is no fault of the loss."""
 
 
 def build(case: CaseInfo, ctx: RankContext, subject: Subject) -> Function:
@@ -106,22 +103,22 @@ class _Left(torch.autograd.Function):
 
 
 def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
-    """One complete pass: fresh inputs, forward, backward, central difference; nothing is kept.
+    """One complete pass: fresh inputs, forward, backward; nothing is kept.
 
     Raises Unsupported where torch has no kernel for the case's type on this kind of device.
     """
+    with as_lacking(ctx):
+        passes.exercise(case, ctx, params_of(case), function, emit)
+
+
+def difference(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
+    """What a small step changes the loss by. Raises Unsupported as :func:`exercise` does."""
     params = params_of(case)
 
     def counted(role: str, name: str, tensor: torch.Tensor | None) -> None:
-        if role == "fd" and tensor is not None:
-            if params.effective != case.dtype:
-                return  # a step that is right for the type of the tensors is lost in what is calculated in
-            tensor = tensor / ctx.sp_size if params.once else tensor
-        emit(role, name, tensor)
+        emit(role, name, tensor / ctx.sp_size if params.once and tensor is not None else tensor)
 
-    try:
-        passes.exercise(case, ctx, params, function, counted)
-    except RuntimeError as error:
-        if (lack := LACKS.search(str(error))) is None:
-            raise
-        raise Unsupported(f"torch {torch.__version__} on {ctx.device}: {lack[0]}") from error
+    # A step that is right for the type of the tensors is lost in another one that is calculated in.
+    if params.effective == case.dtype:
+        with as_lacking(ctx):
+            passes.difference(case, ctx, params, function, counted)

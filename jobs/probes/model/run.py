@@ -63,7 +63,7 @@ def build_control(control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Fun
 
 
 def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
-    """One complete pass: fresh tensors, forward, backward, central difference, and the optimiser's step."""
+    """One complete pass: fresh tensors, forward, backward, and the optimiser's step."""
     params = params_of(case)
     decoding = Decoding(params, ctx)
     model = whole(params.traced, decoding, function)
@@ -87,13 +87,14 @@ def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -
         everything = {name: made[name] for name in decoding.weights}
         for name, tensor in trainer.step(everything, summed).items():
             emit("grad", name, tensor)
-    if params.loss != "forward_only" and not is_traced(function) and has_difference(case):
-        emit("fd", "loss", _central_difference(case, ctx, params, model))
 
 
-def _central_difference(case: CaseInfo, ctx: RankContext, params: Decoder, model: Function) -> torch.Tensor:
-    """This rank's part of [L(θ + v) - L(θ - v)] / 2, from the model's own forward."""
-    losses = []
+def difference(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
+    """This rank's part of [L(θ + v) - L(θ - v)] / 2, from the model's own forward, where the case has one."""
+    params = params_of(case)
+    if params.loss == "forward_only" or is_traced(function) or not has_difference(case):
+        return
+    model, losses = whole(params.traced, Decoding(params, ctx), function), []
     for step in (1, -1):
         made = make(case, ctx, params.tensors(ctx.world_size, ctx.sp_rank), step)
         with torch.no_grad():
@@ -103,4 +104,4 @@ def _central_difference(case: CaseInfo, ctx: RankContext, params: Decoder, model
                 for n in params.batches()
             ]
         losses.append(torch.stack(parts).sum())
-    return (losses[0] - losses[1]) / 2
+    emit("fd", "loss", (losses[0] - losses[1]) / 2)

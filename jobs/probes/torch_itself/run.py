@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -13,17 +12,16 @@ import torch.distributed as dist
 from jobs.contract import CaseInfo, ControlInfo
 from jobs.probes import passes
 from jobs.probes.inputs import make
+from jobs.probes.lacking import as_lacking
 from jobs.probes.passes import Function
 from jobs.probes.torch_itself import apis, mutants, recipes
 from jobs.probes.torch_itself.cases import AUTOGRAD, FUNCTIONAL
 from jobs.probes.torch_itself.shapes import Aggregation, Collective, params_of
-from jobs.subject.base import RankContext, Subject, Unsupported
+from jobs.subject.base import RankContext, Subject
 
 if TYPE_CHECKING:
     from jobs.probes import Emit
 
-LACKS = re.compile(r"(?:\bbackend )?\S*gloo does not support \w+", re.IGNORECASE)
-"""What torch says where the transport has no such collective: that is no fault of the derivative."""
 RACING = {("all_gather", FUNCTIONAL), ("all_gather", AUTOGRAD)}
 """Collective and way of which, in some versions, gloo's own thread comes before autograd's bookkeeping or after it."""
 TRIES = 24
@@ -43,23 +41,32 @@ def build_control(control: ControlInfo, case: CaseInfo, ctx: RankContext) -> Fun
 
 
 def exercise(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
-    """One complete pass: fresh inputs, forward, backward, central difference; nothing is kept.
+    """One complete pass: fresh inputs, forward, backward; nothing is kept.
 
     Raises Unsupported where the transport lacks a collective that the call or its derivative is made of.
     """
+    with _answering(case, ctx, function) as steady:
+        passes.exercise(case, ctx, params_of(case), steady, emit)
+
+
+def difference(case: CaseInfo, ctx: RankContext, function: Function, emit: Emit) -> None:
+    """What a small step changes the loss by. Raises Unsupported as :func:`exercise` does."""
+    with _answering(case, ctx, function) as steady:
+        passes.difference(case, ctx, params_of(case), steady, emit)
+
+
+@contextlib.contextmanager
+def _answering(case: CaseInfo, ctx: RankContext, function: Function) -> Iterator[Function]:
+    """``function``, which answers alike in every run while this lasts; one that is to be traced is left alone."""
     params = params_of(case)
-    try:
+    with as_lacking(ctx):
         if passes.is_traced(function):
-            passes.exercise(case, ctx, params, function, emit)
+            yield function
             return
         with _unwritten_is_nan():
             if isinstance(params, Collective) and (params.collective, params.api) in RACING:
                 function = _steady(case, ctx, params, function)
-            passes.exercise(case, ctx, params, function, emit)
-    except Exception as error:
-        if (lack := LACKS.search(str(error))) is None:
-            raise
-        raise Unsupported(f"over {ctx.transport}, torch refuses: {lack[0]}") from error
+            yield function
 
 
 @contextlib.contextmanager
