@@ -3,10 +3,9 @@
 On the straight line this stands beside ``service.matrix``, which asks it. The cases that the tables of ``jobs`` mark
 are those that people chose; beside them stand as few others as make every two values of two axes, which any case of a
 probe has together, be had together (but for those that a costly compiler runs). Each runs eagerly at the smallest of
-the world sizes that are asked for, and at the others as few of the chosen ones as have every value of theirs; of those
-that run a compiler of their own one. A traced call costs ten times as much, on every rank: there the chosen ones run
-that have every value, at the smallest world size, and at the others one case of each exchange, which all other families
-are built on.
+the world sizes that are asked for, and at the others as few of the chosen ones as have every value of theirs. A
+traced call costs ten times as much, on every rank: there the chosen ones run that have every value, at the smallest
+world size, and at the others one case of each exchange, which all other families are built on.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ def _cells(probe: Sequence[CaseInfo], sizes: Sequence[int]) -> Iterator[Cell]:
             elif mode in TRACED_MODES:
                 run = covering([c for c in fresh if _chosen(c)], values) + again[: family in ONCE_PER_SIZE]
             else:
-                cheap = [case for case in again if not case.compiles]
-                run = fresh + covering(cheap, values) + [case for case in again if case.compiles][:1]
+                run = fresh + covering(again, values)
             yield from ((case.id, mode, size) for case in run)
 
 

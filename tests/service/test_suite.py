@@ -51,19 +51,8 @@ def test_every_two_values_that_any_affordable_case_has_together_are_had_together
 def test_what_people_chose_runs_at_its_smallest_size_and_has_every_value_again_at_every_other() -> None:
     assert {case.id for case in DEFAULT if case.runs_at(2)} <= {case.id for case in of("eager", 2)}
     for size in SIZES:
-        held = [case for case in DEFAULT if case.runs_at(size) and not case.compiles]
+        held = [case for case in DEFAULT if case.runs_at(size)]
         assert everything(held, values) <= everything(of("eager", size), values)
-
-
-def test_a_case_with_a_compiler_of_its_own_runs_at_every_size_but_only_one_of_its_probe_does_again() -> None:
-    cases = [one("a", batch="1"), one("b", batch="2"), one("c", batch="3")]
-    cases = [
-        dataclasses.replace(case, compiles=name) for case, name in zip(cases, ("aot_eager",) * 2 + ("",), strict=True)
-    ]
-    eager = {
-        (case.partition("[")[2][:-1], size) for case, mode, size in default_cells(cases, (2, 4)) if mode == "eager"
-    }
-    assert eager == {("a", 2), ("b", 2), ("c", 2), ("a", 4), ("c", 4)}
 
 
 def test_few_cases_run_at_the_further_sizes() -> None:
