@@ -27,6 +27,7 @@ from service.errors import UsageError, nearest
 
 PREFIX = "GRADMATRIX_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
+DRIVER = "postgresql+psycopg"
 _TABLES = {"deadlines": Deadlines}
 
 
@@ -61,7 +62,16 @@ def _default_catalog() -> Path:
     return beside if beside.is_file() else root / "workers" / "images" / "catalog.toml"
 
 
+def _database_url(value: str) -> str:
+    """The address of a PostgreSQL database, with the driver that is installed."""
+    scheme, there, rest = value.partition("://")
+    if not there or scheme not in ("postgresql", "postgres", DRIVER) or not urllib.parse.urlsplit(value).path[1:]:
+        raise ValueError("the database of a fleet is PostgreSQL: postgresql://USER@HOST/NAME; leave it out for a file")
+    return f"{DRIVER}://{rest}"
+
+
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 Seconds = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
@@ -72,6 +82,7 @@ class Settings(BaseSettings):
 
     home                where checkouts, runtimes, the package cache and the database lie
     catalog             the catalogue of runtimes
+    database_url        the database of a fleet, postgresql+psycopg://…; without one it is a file in home
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
     repositories        what commits are taken from besides it, written likewise; all others are refused
@@ -92,6 +103,7 @@ class Settings(BaseSettings):
 
     home: AbsolutePath = Field(default_factory=_default_home)
     catalog: AbsolutePath = Field(default_factory=_default_catalog)
+    database_url: DatabaseUrl | None = None
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
     repositories: Words = ()

@@ -143,3 +143,16 @@ def test_wrong_keys_are_named_with_their_file(text: str, said: list[str], write:
     with pytest.raises(ConfigError) as caught:
         load_settings()
     assert all(part in str(caught.value) for part in [str(path), *said]), str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_a_database_is_postgresql_with_the_driver_that_is_there(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.setenv("GRADMATRIX_DATABASE_URL", f"{written}://me@there/name?sslmode=require")
+    assert load_settings().database_url == "postgresql+psycopg://me@there/name?sslmode=require"
+
+
+@pytest.mark.parametrize("wrong", ["sqlite:///x.db", "mysql://a/b", "there", "postgresql://host", "postgresql://host/"])
+def test_another_database_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("GRADMATRIX_DATABASE_URL", wrong)
+    with pytest.raises(ConfigError, match=r"GRADMATRIX_DATABASE_URL: .*postgresql://USER@HOST/NAME"):
+        load_settings()

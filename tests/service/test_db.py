@@ -126,13 +126,11 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_database_elsewhere_is_not_migrated_on_opening(tmp_path: Path) -> None:
-    class Elsewhere(Home):
-        database_url = f"sqlite:///{tmp_path / 'other.db'}"
-
+    elsewhere = Home(tmp_path, f"sqlite:///{tmp_path / 'other.db'}")
     with pytest.raises(db.SchemaError, match=r"schema none, .* needs 0002: run `gradmatrix db upgrade`"):
-        db.open_database(Elsewhere(tmp_path))
-    db.upgrade(sa.make_url(Elsewhere.database_url))
-    opened = db.open_database(Elsewhere(tmp_path))
+        db.open_database(elsewhere)
+    db.upgrade(sa.make_url(str(elsewhere.database_url)))
+    opened = db.open_database(elsewhere)
     assert not (tmp_path / db.FILE).exists()
     opened.dispose()
 
