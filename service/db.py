@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "gradmatrix.db"
 BUSY_MS = 30_000
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration. Stated here too, so that a database that is up to date needs no migration library to open."""
 MIGRATION_LOCK = 0x67726164
 """The advisory lock under which one process at a time migrates a PostgreSQL database."""

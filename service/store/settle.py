@@ -8,14 +8,14 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.models import LIVE, Job, Submission, SubmissionJob
+from service.models import LIVE, OVER, Job, Submission, SubmissionJob
 
 
 def settle(session: Session, submissions: Iterable[int], now: datetime) -> None:
     """Bring the state of ``submissions`` up to date with their jobs'."""
     for submission in sorted(set(submissions)):
         row = session.get(Submission, submission, with_for_update=True)
-        if row is None or row.state in ("done", "cancelled"):
+        if row is None or row.state in OVER:
             continue
         states = set(
             session.scalars(

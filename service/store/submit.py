@@ -77,7 +77,7 @@ def submit(
     runtime_ids = _runtimes(session, runtimes)
     case_ids = _cases(session, plan.cases)
     row = Submission(key=uuid.uuid4().hex, state="queued", requester=requester, reason=reason, priority=priority)
-    row.request, row.created_at = request, now
+    row.request, row.note, row.pinned, row.created_at = request, "", False, now
     session.add(row)
     session.flush()
     _name(session, row.id, checkouts, checkout_ids)
