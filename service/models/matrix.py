@@ -79,4 +79,5 @@ class CheckoutPart(Base):
     __tablename__ = "checkout_part"
     checkout_id: Mapped[int] = mapped_column(ForeignKey("checkout.id"), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
+    size: Mapped[int]
     data: Mapped[bytes]

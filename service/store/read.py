@@ -36,6 +36,10 @@ ANSWER += ("nonzero_got", "nonzero_expected", "evidence_digest", "policy_version
 """What a row shows of the cell's current result."""
 
 
+SUBMISSION: tuple[str, ...] = ("id", "key", "state", "requester", "reason", "priority", "request")
+SUBMISSION += ("note", "pinned", "created_at", "finished_at")
+
+
 def submission(session: Session, submission_id: int) -> SubmissionView:
     """One submission. Raises StoreError where there is none."""
     row = session.get(Submission, submission_id)
@@ -61,7 +65,6 @@ def unfinished_submission(session: Session) -> SubmissionView | None:
 
 
 def _view(session: Session, row: Submission) -> SubmissionView:
-    columns = ("id", "key", "state", "requester", "reason", "priority", "request", "created_at", "finished_at")
     counts: Counter[str] = Counter()
     cells = 0
     for job_state, same_job, verdict, count in session.execute(_states(row.id)):
@@ -69,7 +72,7 @@ def _view(session: Session, row: Submission) -> SubmissionView:
         if _due(job_state, bool(same_job), verdict) is None:
             counts[verdict] += count
     return SubmissionView(
-        **{name: getattr(row, name) for name in columns},
+        **{name: getattr(row, name) for name in SUBMISSION},
         cells=cells,
         done=counts.total(),
         jobs=jobs_of(session, row.id),

@@ -53,6 +53,7 @@ def _work() -> None:
         "checkout_part",
         sa.Column("checkout_id", sa.Integer(), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("data", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(["checkout_id"], ["checkout.id"], name="fk_checkout_part_checkout_id"),
         sa.PrimaryKeyConstraint("checkout_id", "position", name="pk_checkout_part"),
