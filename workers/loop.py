@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,10 +24,10 @@ from service.config import Settings
 from service.db import Database
 from service.policy import Policy, load_policy
 from service.store import Claim
-from service.subjects import Cache
 from workers import events
 from workers.attempt import Attempt
 from workers.choose import choose
+from workers.fetch import ensure_checkout
 from workers.gpus import local_host
 from workers.runtimes import Executor
 
@@ -106,7 +107,7 @@ class Loop:
             database=self._database,
             executor=self._executor,
             runtime=self._runtimes[claim.runtime],
-            checkout=Cache(self._settings.home).folder / f"{claim.checkout}.tar",
+            checkout=partial(ensure_checkout, self._settings, self._database, claim.checkout),
             catalogue=self._catalogue,
             policy=self._policy,
             listener=self._listener,
