@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from service.claims import PRIORITIES
 from service.config import Settings, load_settings
 from service.errors import UsageError
+from service.words import human_bytes
 from workers.cli.console import INCOMPLETE, console, show_error
 from workers.cli.progress import Watcher, watcher
-from workers.cli.words import human_bytes
 from workers.runtimes import RuntimeBuildError
 
 if TYPE_CHECKING:
