@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     home                where checkouts, runtimes, the package cache and the database lie
     catalog             the catalogue of runtimes
     database_url        the database of a fleet, postgresql+psycopg://…; without one it is a file in home
+    public_reading      whether results may be read without a token
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
     repositories        what commits are taken from besides it, written likewise; all others are refused
@@ -104,6 +105,7 @@ class Settings(BaseSettings):
     home: AbsolutePath = Field(default_factory=_default_home)
     catalog: AbsolutePath = Field(default_factory=_default_catalog)
     database_url: DatabaseUrl | None = None
+    public_reading: bool = False
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
     repositories: Words = ()

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.models import Checkout, CheckoutPart
-from service.store.sql import StoreError, pack, unpack
+from service.store.sql import NotFound, pack, unpack
 
 PART_BYTES = 2**20
 
@@ -42,5 +42,5 @@ def checkout_part(session: Session, digest: str, position: int) -> bytes | None:
 def _checkout(session: Session, digest: str) -> int:
     found = session.scalars(sa.select(Checkout.id).where(Checkout.digest == digest)).first()
     if found is None:
-        raise StoreError(f"there is no checkout {digest}")
+        raise NotFound(f"there is no checkout {digest}")
     return found

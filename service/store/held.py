@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from service.claims import Alive, Holder
 from service.models import LIVE, OVER, Attempt, GpuLease, Job, Result, Submission, SubmissionJob
 from service.store.settle import settle_job
-from service.store.sql import StaleFence, StoreError, held_job, touched, utcnow
+from service.store.sql import NotFound, StaleFence, held_job, touched, utcnow
 
 MAX_FAILURES = 3
 """Claims in a row that may end without one new answer, before a job is given up."""
@@ -97,7 +97,7 @@ def cancel(session: Session, submission: int, now: datetime | None = None) -> li
     ).all()
     row = session.get(Submission, submission, with_for_update=True)
     if row is None:
-        raise StoreError(f"there is no submission {submission}")
+        raise NotFound(f"there is no submission {submission}")
     if row.state in OVER:
         return []
     row.state, row.finished_at = "cancelled", now

@@ -20,7 +20,7 @@ from service.claims import LEASE_S
 from service.matrix import Plan
 from service.models import OVER, Hint, Resolution, Submission
 from service.store.read import submission as read_submission
-from service.store.sql import StaleFence, StoreError, utcnow
+from service.store.sql import NotFound, StaleFence, StoreError, utcnow
 from service.store.submit import add_plan
 from service.store.views import SubmissionView
 
@@ -67,9 +67,10 @@ def open_submission(
 def approve(session: Session, submission: int, now: datetime | None = None) -> SubmissionView:
     """Let a held submission go on. Raises StoreError where there is none, or it is not held."""
     row = session.get(Submission, submission, with_for_update=True)
-    if row is None or row.state != "held":
-        state = "there is none" if row is None else f"it is {row.state}"
-        raise StoreError(f"submission {submission} waits for no approval: {state}")
+    if row is None:
+        raise NotFound(f"there is no submission {submission}")
+    if row.state != "held":
+        raise StoreError(f"submission {submission} waits for no approval: it is {row.state}")
     row.state, row.note = "resolving", ""
     _wait(session, row.id, now or utcnow())
     return read_submission(session, row.id)

@@ -113,7 +113,7 @@ def add_plan(
         cells += linked
         waits |= shared
         if missing:
-            waits.add(_queue(session, place, missing, row.priority, longest(deadlines), now))
+            waits.add(queue_job(session, place, missing, row.priority, longest(deadlines), now))
     for some in chunks(dict.fromkeys(cells)):
         session.execute(sa.insert(SubmissionCell), [{"submission_id": row.id, "cell_id": cell} for cell in some])
     for some_jobs in chunks(sorted(waits)):
@@ -161,7 +161,7 @@ def _sort_out(
     return linked, shared, missing
 
 
-def _queue(
+def queue_job(
     session: Session,
     place: dict[str, Any],
     missing: dict[int, PlannedCell],
@@ -169,6 +169,7 @@ def _queue(
     wall_s: float,
     now: datetime,
 ) -> int:
+    """A job of ``missing``, in the queue; its number."""
     row = Job(
         **place,
         key=uuid.uuid4().hex,

@@ -116,6 +116,29 @@ class JobView:
 
 
 @dataclass(frozen=True)
+class HostView:
+    """A host of the fleet as its last look for work left it: how many devices it leases out, and what runs on them."""
+
+    name: str
+    devices: int
+    transports: tuple[str, ...]
+    seen_at: datetime
+
+
+@dataclass(frozen=True)
+class RuntimeView:
+    """A runtime that something was planned for, and how many cells have an answer in it."""
+
+    name: str
+    torch: str
+    variant: str
+    channel: str
+    python: str
+    digest: str
+    answered: int
+
+
+@dataclass(frozen=True)
 class CellRow:
     """A cell with its current answer.
 

@@ -129,7 +129,7 @@ def test_a_held_submission_waits_for_its_approval(world: World) -> None:
     with world.db.session() as session:
         assert store.approve(session, asked, at(1)).state == "resolving"
     assert taken(world).submission == asked
-    for wrong, why in ((asked, "it is resolving"), (99, "there is none")):
+    for wrong, why in ((asked, "it is resolving"), (99, "there is no submission 99")):
         with pytest.raises(store.StoreError, match=why), world.db.session() as session:
             store.approve(session, wrong, at(2))
 
