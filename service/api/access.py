@@ -3,7 +3,8 @@
 A route names the least scope that it needs (:func:`needs`). ``read`` is open to everyone where the setting
 ``public_reading`` says so. Without any token a service that runs for one person (``gradmatrix serve``) takes whoever
 reaches it over the loopback address for that person; it looks at the Host header too, so that a name which somebody
-else points at this machine does not count, and takes writes as JSON only, which a foreign page cannot send.
+else points at this machine does not count, and at the Origin that a browser states, so that a page of somebody else's
+cannot act in that person's name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -66,8 +68,12 @@ def _of_token(state: State, secret: str) -> Caller:
 
 def _from_here(request: Request) -> bool:
     """Whether the request came over the loopback address, and was meant for it."""
-    named = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
-    return request.client is not None and _is_loopback(request.client.host) and _is_loopback(named.strip("[]"))
+    host = request.headers.get("host", "")
+    named = urlsplit(f"//{host}").hostname or ""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        return False  # a browser says so whose page sends it
+    return request.client is not None and _is_loopback(request.client.host) and _is_loopback(named)
 
 
 def _is_loopback(name: str) -> bool:

@@ -14,7 +14,6 @@ from service.api.state import state_of
 from service.claims import PRIORITIES
 from service.diagnosis import Diagnosis
 from service.reports.beside import beside, diagnoses
-from service.reports.cells import finite
 from service.repro.gather import given_of
 from service.store import AttemptView, CellDetail, CellRow, JudgementView, SubmissionView
 
@@ -53,7 +52,7 @@ def cell(cell: Id, request: Request, _: Reader) -> CellDocument:
     return CellDocument(
         row=detail.row,
         case=detail.info,
-        evidence=finite(detail.evidence),
+        evidence=detail.evidence,
         diagnosis=found.get(cell),
         judgements=list(detail.judgements),
     )
@@ -65,12 +64,7 @@ def history(cell: Id, request: Request, _: Reader) -> CellHistory:
     with state_of(request).database.read() as session:
         detail = store.find_cell(session, cell)
         others = store.history(session, cell=cell)
-    return CellHistory(attempts=[finite_facts(one) for one in detail.attempts], other_runtimes=others)
-
-
-def finite_facts(attempt: AttemptView) -> AttemptView:
-    """The attempt as JSON can hold it."""
-    return AttemptView(**{**vars(attempt), "facts": finite(attempt.facts)})
+    return CellHistory(attempts=list(detail.attempts), other_runtimes=others)
 
 
 @router.get(

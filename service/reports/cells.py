@@ -47,7 +47,7 @@ def cells_json(
                 "trace": document.get("trace"),
             }
         )
-    return json.dumps(finite(cells), indent=1, allow_nan=False) + "\n"
+    return json.dumps(_finite(cells), indent=1, allow_nan=False) + "\n"
 
 
 def _imports(rows: Sequence[CellRow], known: Known) -> dict[tuple[str, str], dict[str, Any]]:
@@ -62,12 +62,12 @@ def _imports(rows: Sequence[CellRow], known: Known) -> dict[tuple[str, str], dic
     return found
 
 
-def finite(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     """``value`` with NaN and infinities as None, all the way down."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if math.is_finite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [_finite(item) for item in value]
     return value
