@@ -21,18 +21,24 @@ class Broker(Protocol):
 
 
 class LocalBroker:
-    """A hint between threads of one process. A hint given while nobody waits is kept for the next who does."""
+    """A hint between threads of one process: all that wait hear it, and one that comes late hears it then."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._said = threading.Condition()
+        self._count = 0
+        self._mine = threading.local()
 
     def publish(self) -> None:
         """Say that there is work."""
-        self._event.set()
+        with self._said:
+            self._count += 1
+            self._said.notify_all()
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a hint, at most ``timeout`` seconds; whether there was one."""
-        hinted = self._event.wait(timeout)
-        # cleared before the queue is read: a hint that comes meanwhile is seen by the next call
-        self._event.clear()
+        """Wait for a hint that this thread has not heard, at most ``timeout`` seconds; whether there was one."""
+        heard = getattr(self._mine, "count", 0)
+        with self._said:
+            hinted = self._said.wait_for(lambda: self._count > heard, timeout)
+            # taken before the queue is read: a hint that comes meanwhile is heard by the next call
+            self._mine.count = self._count
         return hinted

@@ -70,6 +70,13 @@ def _database_url(value: str) -> str:
     return f"{DRIVER}://{rest}"
 
 
+def _listen(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:8470 or [::]:8470")
+    return value
+
+
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
@@ -83,6 +90,7 @@ class Settings(BaseSettings):
     home                where checkouts, runtimes, the package cache and the database lie
     catalog             the catalogue of runtimes
     database_url        the database of a fleet, postgresql+psycopg://…; without one it is a file in home
+    listen              the address that the service listens on, HOST:PORT; port 0 is any that is free
     public_reading      whether results may be read without a token
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
@@ -105,6 +113,7 @@ class Settings(BaseSettings):
     home: AbsolutePath = Field(default_factory=_default_home)
     catalog: AbsolutePath = Field(default_factory=_default_catalog)
     database_url: DatabaseUrl | None = None
+    listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:8470"
     public_reading: bool = False
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"

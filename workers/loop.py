@@ -6,6 +6,7 @@ same loop serves a fleet and one process on a laptop.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Container, Sequence
@@ -32,6 +33,7 @@ from workers.gpus import local_host
 from workers.runtimes import Executor
 
 TICK_S = 0.2
+log = logging.getLogger(__name__)
 
 
 class Loop:
@@ -48,8 +50,14 @@ class Loop:
         listener: events.Listener,
         only: int | None = None,
         jobs: frozenset[int] | None = None,
+        lasting: bool = False,
     ) -> None:
-        """``only`` limits it to what one submission waits for, ``jobs`` to these jobs."""
+        """``only`` limits it to what one submission waits for, ``jobs`` to these jobs.
+
+        One that is ``lasting`` outlives a database that is away and a runtime that cannot be built: the job is given
+        back, and says why when it is given up.
+        """
+        self._lasting = lasting
         self._settings, self._database = settings, database
         self._host, self._executor, self._broker = host, executor, broker
         self._listener, self._only, self._jobs = listener, only, jobs
@@ -74,7 +82,7 @@ class Loop:
                 now = time.monotonic()
                 if look or now - looked >= BEAT_S:
                     looked = now
-                    look = self._claim()
+                    look = self._claim_if_possible()
                 if not self._running and done():
                     return
                 if now - beaten >= BEAT_S:
@@ -87,6 +95,15 @@ class Loop:
             self._stop_all(stopped if stop.is_set() else "stopped by its worker")
         if self._failure is not None:
             raise self._failure
+
+    def _claim_if_possible(self) -> bool:
+        try:
+            return self._claim()
+        except SQLAlchemyError:
+            if not self._lasting:
+                raise
+            log.warning("the database cannot be reached; trying again", exc_info=True)
+            return False
 
     def _claim(self) -> bool:
         """Claim once; whether something was claimed, so that there may be more."""
@@ -118,8 +135,11 @@ class Loop:
             attempt.run()
         except InterruptedError:
             pass
-        except Exception as error:  # noqa: BLE001 - carried to the thread that waits for the work
-            self._failure = error
+        except Exception as error:  # carried to the thread that waits for the work, or written down
+            if self._lasting:
+                log.exception("container %s failed", attempt.claim.container)
+            else:
+                self._failure = error
 
     def _reap(self) -> bool:
         """Forget the threads that ended; whether any did, since its devices are free now."""

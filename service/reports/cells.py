@@ -65,7 +65,7 @@ def _imports(rows: Sequence[CellRow], known: Known) -> dict[tuple[str, str], dic
 def _finite(value: Any) -> Any:
     """``value`` with NaN and infinities as None, all the way down."""
     if isinstance(value, float):
-        return value if math.is_finite(value) else None
+        return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

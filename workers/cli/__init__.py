@@ -12,8 +12,10 @@ def main() -> None:
     import io
     import sys
 
+    from workers.cli import operations
     from workers.cli.app import app
 
+    operations.register(app)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character still gets the others
