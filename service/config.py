@@ -70,7 +70,8 @@ def _database_url(value: str) -> str:
     return f"{DRIVER}://{rest}"
 
 
-def _listen(value: str) -> str:
+def listen_address(value: str) -> str:
+    """``HOST:PORT`` as it is. Raises ValueError for anything else."""
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:8470 or [::]:8470")
@@ -113,7 +114,7 @@ class Settings(BaseSettings):
     home: AbsolutePath = Field(default_factory=_default_home)
     catalog: AbsolutePath = Field(default_factory=_default_catalog)
     database_url: DatabaseUrl | None = None
-    listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:8470"
+    listen: Annotated[str, AfterValidator(listen_address)] = "127.0.0.1:8470"
     public_reading: bool = False
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"

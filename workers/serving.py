@@ -17,7 +17,7 @@ import uvicorn
 from service import store
 from service.api.state import State
 from service.broker import Broker, LocalBroker
-from service.config import ConfigError, Settings
+from service.config import ConfigError, Settings, listen_address
 from service.db import Database
 from service.main import create_app
 from workers import events
@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 
 def bound(address: str) -> socket.socket:
     """A socket on ``HOST:PORT``. Raises ConfigError where it cannot be had."""
-    host, _, port = address.rpartition(":")
+    try:
+        host, _, port = listen_address(address).rpartition(":")
+    except ValueError as error:
+        raise ConfigError(f"--listen {address}: {error}") from None
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family)

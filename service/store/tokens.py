@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.errors import UsageError, nearest
+from service.errors import UsageError
 from service.models import SCOPES, Token
 from service.store.sql import NotFound, touched, utcnow
 
@@ -40,7 +40,7 @@ class TokenView:
 def create_token(session: Session, name: str, scope: str, now: datetime | None = None) -> tuple[str, TokenView]:
     """A new token and its secret, which is known to nobody afterwards. Raises UsageError for an unknown scope."""
     if scope not in SCOPES:
-        raise UsageError(f"scope {scope!r} is not known: {nearest(scope, SCOPES)}")
+        raise UsageError(f"scope {scope!r} is not known: there are {', '.join(SCOPES)}")
     if not name.strip() or len(name) > 64:
         raise UsageError("a token needs a name of 1 to 64 characters, by which it is found again")
     secret = PREFIX + secrets.token_urlsafe(32)
