@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     database_url        the database of a fleet, postgresql+psycopg://…; without one it is a file in home
     listen              the address that the service listens on, HOST:PORT; port 0 is any that is free
     public_reading      whether results may be read without a token
+    broker_url          Redis, for a fleet: redis://HOST:PORT/0; without one only workers in the process are told
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
     repositories        what commits are taken from besides it, written likewise; all others are refused
@@ -116,6 +117,7 @@ class Settings(BaseSettings):
     database_url: DatabaseUrl | None = None
     listen: Annotated[str, AfterValidator(listen_address)] = "127.0.0.1:8470"
     public_reading: bool = False
+    broker_url: Annotated[str, Field(pattern=r"^redis(s|\+socket)?://\S+$")] | None = None
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
     repositories: Words = ()

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service import store
-from service.broker import Broker
+from service.broker import Broker, announce
 from service.claims import BEAT_S
 from service.config import Settings
 from service.db import Database
@@ -92,7 +92,7 @@ class Fetcher:
                 for checkout in checkouts:
                     with checkout.tar.open("rb") as tar:
                         store.keep_checkout(session, checkout.digest, tar)
-        self._broker.publish()
+        announce(self._database, self._broker)
 
 
 class _Reporting:

@@ -16,10 +16,11 @@ import uvicorn
 
 from service import store
 from service.api.state import State
-from service.broker import Broker, LocalBroker
+from service.broker import Broker, Publisher
 from service.config import ConfigError, Settings, listen_address
 from service.db import Database
 from service.main import create_app
+from service.reconcile import Reconciler
 from workers import events
 from workers.fetch import Fetcher
 from workers.gpus import alive, local_host
@@ -72,6 +73,19 @@ def serve(state: State, made: socket.socket) -> None:
 
 
 @contextlib.contextmanager
+def reconciling(database: Database, broker: Publisher) -> Iterator[None]:
+    """A reconciler beside whatever runs in here."""
+    stop = threading.Event()
+    thread = threading.Thread(target=Reconciler(database, broker).run, args=(stop,), name="reconciler")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextlib.contextmanager
 def working(settings: Settings, database: Database, broker: Broker, executor: Executor) -> Iterator[None]:
     """A worker and a fetcher beside whatever runs in here; at the end what they held is given back."""
     stop = threading.Event()
@@ -111,8 +125,3 @@ def told(event: events.Event) -> None:
             log.debug("%s: %s", event.name, event.what)
         case _:
             pass
-
-
-def embedded(settings: Settings, database: Database) -> State:
-    """The state of a service for one person."""
-    return State(settings, database, LocalBroker(), embedded=True)

@@ -11,6 +11,7 @@ from service import repro, store
 from service.api.access import READ, SUBMIT, Caller, needs, scoped
 from service.api.problems import ApiError, documented
 from service.api.state import state_of
+from service.broker import announce
 from service.claims import PRIORITIES
 from service.diagnosis import Diagnosis
 from service.reports.beside import beside, diagnoses
@@ -137,6 +138,6 @@ def _again(request: Request, response: Response, who: Caller, *, cells: list[int
             request={"rerun_of": what},
             deadlines=state.settings.deadlines,
         )
-    state.broker.publish()
+    announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"
     return view

@@ -7,7 +7,7 @@ from typing import cast
 
 from fastapi import Request
 
-from service.broker import Broker
+from service.broker import Publisher
 from service.config import Settings
 from service.db import Database
 
@@ -18,7 +18,7 @@ class State:
 
     settings: Settings
     database: Database
-    broker: Broker
+    broker: Publisher
     embedded: bool
 
 

@@ -13,6 +13,7 @@ from service.api.forms import Pin, SubmissionForm
 from service.api.paging import LIMIT, Cursor, Limit, Page, after, page
 from service.api.problems import ApiError, documented
 from service.api.state import State, state_of
+from service.broker import announce
 from service.claims import PRIORITIES
 from service.errors import UsageError
 from service.models import SUBMISSION_STATES
@@ -61,7 +62,7 @@ def submit(
             )
             if key:
                 store.remember_post(session, who.name, key, body, view.id)
-    state.broker.publish()
+    announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"
     return view
 
@@ -157,7 +158,7 @@ def rerun(submission: Id, request: Request, response: Response, who: Submitter) 
         view = store.open_submission(
             session, requester=who.name, reason="manual", priority=PRIORITIES["manual"], request=asked
         )
-    state.broker.publish()
+    announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"
     return view
 
@@ -168,7 +169,7 @@ def approve(submission: Id, request: Request, _: Admin) -> SubmissionView:
     state = state_of(request)
     with state.database.session() as session:
         view = store.approve(session, submission)
-    state.broker.publish()
+    announce(state.database, state.broker)
     return view
 
 

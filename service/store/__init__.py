@@ -15,7 +15,7 @@ from service.store.detail import blob, case_infos, evidence, find_cell, find_cel
 from service.store.exporting import export_all
 from service.store.held import cancel, finish, reclaim, release, requeue, start
 from service.store.history import history, imports, relatives
-from service.store.idempotent import KeyReusedError, posted_before, remember_post
+from service.store.idempotent import KeyReusedError, forget_keys, posted_before, remember_post
 from service.store.importing import Imported, import_records
 from service.store.judging import (
     answers,
@@ -48,6 +48,7 @@ from service.store.resolving import (
     plan_resolved,
     report_resolution,
 )
+from service.store.settle import settle_all
 from service.store.sql import AlreadyAccepted, NotFound, StaleFence, StoreError
 from service.store.submit import CaseChangedError, submit
 from service.store.tokens import TokenView, create_token, find_token, note_use, revoke_token, stale_use, tokens
@@ -122,6 +123,7 @@ __all__ = [
     "find_cells",
     "find_token",
     "finish",
+    "forget_keys",
     "give_back_resolution",
     "hints",
     "history",
@@ -155,6 +157,7 @@ __all__ = [
     "rerun_cells",
     "revoke_token",
     "runtimes_in_use",
+    "settle_all",
     "stale_use",
     "start",
     "submission",

@@ -5,11 +5,13 @@ On the straight line this stands behind ``service.api``, in the transaction that
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.models import IdempotencyKey
-from service.store.sql import StoreError, lock, utcnow
+from service.store.sql import StoreError, lock, touched, utcnow
 
 
 class KeyReusedError(StoreError):
@@ -35,3 +37,8 @@ def remember_post(session: Session, requester: str, key: str, body: str, submiss
     """Remember what was made of the request under this key."""
     values = {"requester": requester, "key": key, "body": body, "submission_id": submission, "created_at": utcnow()}
     session.execute(sa.insert(IdempotencyKey).values(**values))
+
+
+def forget_keys(session: Session, before: datetime) -> int:
+    """Forget keys that are older; how many there were."""
+    return touched(session, sa.delete(IdempotencyKey).where(IdempotencyKey.created_at < before))

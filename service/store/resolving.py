@@ -158,6 +158,7 @@ def plan_resolved(
     now = now or utcnow()
     row, submission = _held(session, task)
     row.state, row.lease_until, row.doing, submission.note = "done", None, "", ""
+    session.add(Hint(kind="work", created_at=now))
     return add_plan(
         session,
         submission,

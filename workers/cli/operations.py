@@ -14,7 +14,8 @@ database = typer.Typer(help="The database's schema.", no_args_is_help=True, cls=
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the application."""
-    app.command()(serve)
+    for command in (serve, api, worker, beat):
+        app.command()(command)
     app.add_typer(token, name="token")
     app.add_typer(database, name="db")
 
@@ -29,6 +30,32 @@ def serve(
     from workers.cli import serving as command
 
     raise typer.Exit(command.serve(listen))
+
+
+def api(
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Port 0 is any free one. Default: the setting listen."),
+    ] = None,
+) -> None:
+    """Serve the interface of a fleet: the part that people and programs talk to."""
+    from workers.cli import serving as command
+
+    raise typer.Exit(command.api(listen))
+
+
+def worker() -> None:
+    """Work for a fleet on this host: claim jobs, fetch subjects, run."""
+    from workers.cli import serving as command
+
+    raise typer.Exit(command.worker())
+
+
+def beat() -> None:
+    """Run the fleet's reconciler; of several one acts."""
+    from workers.cli import serving as command
+
+    raise typer.Exit(command.beat())
 
 
 @token.command("create")

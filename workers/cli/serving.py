@@ -10,6 +10,7 @@ from rich.table import Table
 
 from service.config import load_settings
 from service.db import open_database
+from service.errors import UsageError
 from workers.cli.console import OK, console
 
 if TYPE_CHECKING:
@@ -18,24 +19,97 @@ if TYPE_CHECKING:
 
 def serve(listen: str | None) -> int:
     """The service for one person, until it is stopped."""
+    from service.api.state import State
+    from service.broker import LocalBroker
     from workers import serving
     from workers.runtimes.venv import VenvExecutor
 
     settings = load_settings()
+    if settings.database_url or settings.broker_url:
+        raise UsageError(
+            "gradmatrix serve is for one person, with everything in one process; where database_url or broker_url is "
+            "set, run gradmatrix api, worker and beat"
+        )
     database = open_database(settings)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    _log()
     out = console(stderr=True)
     try:
         made = serving.bound(listen or settings.listen)
-        state = serving.embedded(settings, database)
-        with serving.working(settings, database, state.broker, VenvExecutor(settings)):
+        broker = LocalBroker()
+        state = State(settings, database, broker, embedded=True)
+        with (
+            serving.working(settings, database, broker, VenvExecutor(settings)),
+            serving.reconciling(database, broker),
+        ):
             address = serving.address_of(made)
             told = f"gradmatrix serves {address} (the interface: {address}/docs); results in {settings.home}"
             out.print(told, soft_wrap=True)
             out.print("code runs as you, in virtual environments: give it only what you trust", soft_wrap=True)
             serving.serve(state, made)
             out.print("stopping: what is not done stays queued")
+    finally:
+        database.dispose()
+    return OK
+
+
+def _log() -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    for name in ("alembic", "celery", "kombu"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def api(listen: str | None) -> int:
+    """The interface alone, of a fleet."""
+    from service.api.state import State
+    from service.broker import publisher
+    from workers import serving
+
+    settings = load_settings()
+    database = open_database(settings)
+    _log()
+    try:
+        made = serving.bound(listen or settings.listen)
+        address = serving.address_of(made)
+        console(stderr=True).print(f"gradmatrix api on {address}", soft_wrap=True)
+        serving.serve(State(settings, database, publisher(settings), embedded=False), made)
+    finally:
+        database.dispose()
+    return OK
+
+
+def worker() -> int:
+    """A worker of a fleet: it claims jobs, fetches, and runs until it is stopped."""
+    from service.broker import LocalBroker
+    from workers import serving
+    from workers.app import listen
+    from workers.runtimes.venv import VenvExecutor
+
+    settings = load_settings()
+    database = open_database(settings)
+    _log()
+    broker = LocalBroker()
+    try:
+        with serving.working(settings, database, broker, VenvExecutor(settings)):
+            console(stderr=True).print("gradmatrix worker: looking for work", soft_wrap=True)
+            listen(settings, broker)
+    finally:
+        database.dispose()
+    return OK
+
+
+def beat() -> int:
+    """The reconciler of a fleet; of several one acts, and another one takes over when it is gone."""
+    from service.broker import publisher
+    from workers import serving
+    from workers.app import stopped
+
+    settings = load_settings()
+    database = open_database(settings)
+    _log()
+    try:
+        with stopped() as stop, serving.reconciling(database, publisher(settings)):
+            console(stderr=True).print("gradmatrix beat: putting right what nobody else does", soft_wrap=True)
+            stop.wait()
     finally:
         database.dispose()
     return OK
