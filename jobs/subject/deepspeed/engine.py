@@ -192,7 +192,10 @@ class _Engine:
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         whole: torch.Tensor | None = self._gradient(parameter)
-        return whole
+        if whole is None or self._engine.zero_optimization():
+            return whole
+        # Some scale the loss for bfloat16 too, as for half precision: the step takes it off again, the helper does not.
+        return whole / float(getattr(self._engine.optimizer, "loss_scale", 1.0))
 
     def step(self) -> None:
         self._engine.step()
