@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 
 from service import repro, store
 from service.api.access import READ, SUBMIT, Caller, needs, scoped
+from service.api.once import Key, once
 from service.api.problems import ApiError, documented
 from service.api.state import state_of
 from service.broker import announce
@@ -109,35 +111,32 @@ def script(cell: Id, request: Request, _: Reader) -> Response:
 
 
 @router.post("/cells/{cell}/rerun", status_code=202, openapi_extra=scoped(SUBMIT), responses=documented(401, 404, 409))
-def rerun_cell(cell: Id, request: Request, response: Response, who: Submitter) -> SubmissionView:
+def rerun_cell(cell: Id, request: Request, response: Response, who: Submitter, key: Key = None) -> SubmissionView:
     """Run this one cell again."""
     state = state_of(request)
     with state.database.read() as session:
         store.find_cell(session, cell)
-    return _again(request, response, who, cells=[cell], what=f"cell {cell}")
+    return _again(request, response, who, key, [cell], f"cell {cell}")
 
 
 @router.post("/jobs/{job}/rerun", status_code=202, openapi_extra=scoped(SUBMIT), responses=documented(401, 404, 409))
-def rerun_job(job: Id, request: Request, response: Response, who: Submitter) -> SubmissionView:
+def rerun_job(job: Id, request: Request, response: Response, who: Submitter, key: Key = None) -> SubmissionView:
     """Run all cells of a job again."""
     with state_of(request).database.read() as session:
         found = store.cells_of_job(session, job)
     if not found:
         raise ApiError(404, f"there is no job {job}")
-    return _again(request, response, who, cells=found, what=f"job {job}")
+    return _again(request, response, who, key, found, f"job {job}")
 
 
-def _again(request: Request, response: Response, who: Caller, *, cells: list[int], what: str) -> SubmissionView:
+def _again(
+    request: Request, response: Response, who: Caller, key: str | None, cells: list[int], what: str
+) -> SubmissionView:
     state = state_of(request)
     with state.database.session() as session:
-        view = store.rerun_cells(
-            session,
-            cells,
-            requester=who.name,
-            priority=PRIORITIES["manual"],
-            request={"rerun_of": what},
-            deadlines=state.settings.deadlines,
-        )
+        make = partial(store.rerun_cells, session, cells, requester=who.name, priority=PRIORITIES["manual"])
+        make = partial(make, request={"rerun_of": what}, deadlines=state.settings.deadlines)
+        view = once(session, who, key, f"rerun of {what}", make)
     announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"
     return view

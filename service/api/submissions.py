@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from service import store
 from service.api.access import ADMIN, READ, SUBMIT, Caller, needs, scoped
 from service.api.forms import Pin, SubmissionForm
+from service.api.once import Key, once
 from service.api.paging import LIMIT, Cursor, Limit, Page, after, page
 from service.api.problems import ApiError, documented
 from service.api.state import State, state_of
@@ -27,15 +28,6 @@ Id = Annotated[int, Path(ge=1, lt=2**31, description="The submission's number.",
 Reader = Annotated[Caller, Depends(needs(READ))]
 Submitter = Annotated[Caller, Depends(needs(SUBMIT))]
 Admin = Annotated[Caller, Depends(needs(ADMIN))]
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=255,
-        description="Sent again under one key, a request is one request.",
-    ),
-]
 USUAL_TRANSPORTS = ("gloo", "nccl-dispatch")
 """What a fleet of which no host has shown itself yet is taken to have."""
 
@@ -51,17 +43,9 @@ def submit(
     if priority > max(PRIORITIES.values()) and not who.may(ADMIN):
         raise ApiError(403, f"a priority above {max(PRIORITIES.values())} needs scope {ADMIN}")
     asked = {"wanted": wanted.to_json(), "rerun": form.rerun}
-    body = hashlib.sha256(form.model_dump_json().encode()).hexdigest()
     with state.database.session() as session:
-        before = store.posted_before(session, who.name, key, body) if key else None
-        if before is not None:
-            view = store.submission(session, before)
-        else:
-            view = store.open_submission(
-                session, requester=who.name, reason=form.reason, priority=priority, request=asked
-            )
-            if key:
-                store.remember_post(session, who.name, key, body, view.id)
+        make = partial(store.open_submission, session, requester=who.name, reason=form.reason, priority=priority)
+        view = once(session, who, key, form.model_dump_json(), partial(make, request=asked))
     announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"
     return view
@@ -147,7 +131,7 @@ def cancel(submission: Id, request: Request, _: Submitter) -> SubmissionView:
 
 
 @router.post("/{submission}/rerun", status_code=202, openapi_extra=scoped(SUBMIT), responses=documented(401, 404, 409))
-def rerun(submission: Id, request: Request, response: Response, who: Submitter) -> SubmissionView:
+def rerun(submission: Id, request: Request, response: Response, who: Submitter, key: Key = None) -> SubmissionView:
     """Ask for the same again, whether it has answers or not."""
     state = state_of(request)
     with state.database.session() as session:
@@ -155,9 +139,9 @@ def rerun(submission: Id, request: Request, response: Response, who: Submitter) 
         if "wanted" not in before.request:
             raise ApiError(409, f"submission {submission} was not made here: ask for it anew")
         asked: dict[str, Any] = {**before.request, "rerun": True}
-        view = store.open_submission(
-            session, requester=who.name, reason="manual", priority=PRIORITIES["manual"], request=asked
-        )
+        make = partial(store.open_submission, session, requester=who.name, reason="manual")
+        make = partial(make, priority=PRIORITIES["manual"], request=asked)
+        view = once(session, who, key, f"rerun of submission {submission}", make)
     announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"
     return view

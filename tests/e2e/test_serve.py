@@ -62,7 +62,7 @@ def address(tmp_path: Path, repository: tuple[Path, list[str]]) -> Iterator[str]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stderr=log, stdout=log)
     try:
-        yield _address(tmp_path / "log", process)
+        yield address_in(tmp_path / "log", process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, (tmp_path / "log").read_text()
     finally:
@@ -71,7 +71,7 @@ def address(tmp_path: Path, repository: tuple[Path, list[str]]) -> Iterator[str]
     assert processes_in(home) == []
 
 
-def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
+def address_in(log: Path, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
@@ -80,10 +80,12 @@ def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
     raise AssertionError(log.read_text())
 
 
-def ended(address: str, submission: int) -> dict[str, Any]:
+def ended(address: str, submission: int, headers: dict[str, str] | None = None) -> dict[str, Any]:
     deadline = time.monotonic() + END_S
     while True:
-        view: dict[str, Any] = requests.get(f"{address}/api/v1/submissions/{submission}", timeout=10).json()
+        view: dict[str, Any] = requests.get(
+            f"{address}/api/v1/submissions/{submission}", headers=headers, timeout=10
+        ).json()
         if view["state"] in ("done", "failed", "cancelled"):
             return view
         assert time.monotonic() < deadline, view

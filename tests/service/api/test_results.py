@@ -92,6 +92,9 @@ def test_a_cell_or_a_job_once_more(api: Api) -> None:
     job = answer.json()["jobs"][0]["id"]
     assert api.post(f"/jobs/{job}/rerun").json()["cells"] == 1
     assert api.post("/jobs/99/rerun").status_code == 404
+    numbers = {api.post(f"/cells/{cells[0]}/rerun", key="k").json()["id"] for _ in range(2)}
+    assert len(numbers) == 1, "sent twice it is one"
+    assert api.post(f"/cells/{cells[1]}/rerun", key="k").status_code == 422
     assert api.post("/cells/99/rerun").status_code == 404
 
 
