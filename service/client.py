@@ -46,7 +46,8 @@ class Client:
     """One service, at ``address`` (without /api/v1), with a token or without."""
 
     def __init__(self, address: str, token: str | None = None, *, timeout_s: float = 30.0) -> None:
-        self._base = address.rstrip("/") + "/api/v1"
+        self.address = address.rstrip("/")
+        self._base = self.address + "/api/v1"
         self._timeout_s = timeout_s
         self._session = requests.Session()
         if token:

@@ -94,6 +94,8 @@ class Settings(BaseSettings):
     listen              the address that the service listens on, HOST:PORT; port 0 is any that is free
     public_reading      whether results may be read without a token
     broker_url          Redis, for a fleet: redis://HOST:PORT/0; without one only workers in the process are told
+    server              the service that submit, cancel and rerun talk to; without one the one at listen
+    token               the token that they send it
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
     repositories        what commits are taken from besides it, written likewise; all others are refused
@@ -118,6 +120,8 @@ class Settings(BaseSettings):
     listen: Annotated[str, AfterValidator(listen_address)] = "127.0.0.1:8470"
     public_reading: bool = False
     broker_url: Annotated[str, Field(pattern=r"^redis(s|\+socket)?://\S+$")] | None = None
+    server: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    token: Annotated[str, Field(min_length=1)] | None = None
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
     repositories: Words = ()

@@ -18,11 +18,13 @@ from service.claims import wall_s
 from service.matrix import PlannedCell
 from service.models import (
     LIVE,
+    Attempt,
     CaseVersion,
     Cell,
     Checkout,
     Hint,
     Job,
+    Result,
     Submission,
     SubmissionCell,
     SubmissionCheckout,
@@ -81,8 +83,10 @@ def rerun_cells(
 
 
 def cells_of_job(session: Session, job: int) -> list[int]:
-    """The cells that the job is, or was the newest, to answer."""
-    return list(session.scalars(sa.select(Cell.id).where(Cell.job_id == job).order_by(Cell.id)))
+    """The cells that the job has answered, or is to answer."""
+    answered = sa.select(Result.cell_id).join(Attempt, Attempt.id == Result.attempt_id).where(Attempt.job_id == job)
+    its = sa.or_(Cell.job_id == job, Cell.id.in_(answered))
+    return list(session.scalars(sa.select(Cell.id).where(its).order_by(Cell.id)))
 
 
 def pin(session: Session, submission: int, pinned: bool) -> SubmissionView:

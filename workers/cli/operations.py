@@ -14,7 +14,7 @@ database = typer.Typer(help="The database's schema.", no_args_is_help=True, cls=
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the application."""
-    for command in (serve, api, worker, beat):
+    for command in (serve, api, worker, beat, submit, cancel, rerun):
         app.command()(command)
     app.add_typer(token, name="token")
     app.add_typer(database, name="db")
@@ -56,6 +56,70 @@ def beat() -> None:
     from workers.cli import serving as command
 
     raise typer.Exit(command.beat())
+
+
+Address = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="The service. Default: the setting server, or listen's.")
+]
+
+
+def submit(
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SUBJECT...", help="As of run; a folder only where the service is one's own."),
+    ] = None,
+    torch: Annotated[list[str] | None, typer.Option("--torch", metavar="V", help="As of run; repeatable.")] = None,
+    world_size: Annotated[list[str] | None, typer.Option("--world-size", metavar="N", help="2, 4 or 8.")] = None,
+    transport: Annotated[list[str] | None, typer.Option("--transport", metavar="T", help="As of run.")] = None,
+    mode: Annotated[list[str] | None, typer.Option("--mode", metavar="M", help="As of run.")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", metavar="GLOB", help="As of run.")] = None,
+    suite: Annotated[str | None, typer.Option("--suite", metavar="S", help="default or full.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, and exit as run does.")] = False,
+    json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="With --wait: the cells.")] = None,
+    junit: Annotated[str | None, typer.Option("--junit", metavar="FILE", help="With --wait: JUnit XML.")] = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run again what already has an answer.")] = False,
+    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="Higher goes first.")] = None,
+    server: Address = None,
+) -> None:
+    """Ask a service for an evaluation.
+
+    Exit status with --wait: 0 all agree; 1 at least one does not; 2 incomplete, misused, or nothing compared.
+    """
+    from workers.cli import remote as command
+    from workers.cli.run import Asked, Shown
+
+    asked = Asked(
+        subjects=tuple(subjects or ()),
+        torch=tuple(torch or ()),
+        world_sizes=tuple(world_size or ()),
+        transports=tuple(transport or ()),
+        modes=tuple(mode or ()),
+        cases=tuple(case or ()),
+        suite=suite,
+        rerun=rerun,
+    )
+    shown = Shown(json=json, junit=junit)
+    raise typer.Exit(command.submit(asked, shown, command.Server(server), wait=wait, priority=priority))
+
+
+def cancel(
+    number: Annotated[str, typer.Argument(metavar="ID", help="A submission: s3.")], server: Address = None
+) -> None:
+    """Cancel a submission, and the jobs that no other waits for."""
+    from workers.cli import remote as command
+
+    raise typer.Exit(command.cancel(number, command.Server(server)))
+
+
+def rerun(
+    number: Annotated[str, typer.Argument(metavar="ID", help="A cell (17), a job (j4) or a submission (s3).")],
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end, and exit as run does.")] = False,
+    server: Address = None,
+) -> None:
+    """Run a cell, a job or a submission again."""
+    from workers.cli import remote as command
+
+    raise typer.Exit(command.rerun(number, command.Server(server), wait=wait))
 
 
 @token.command("create")
