@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from service import store
 from service.broker import Publisher, announce
@@ -55,11 +57,17 @@ class Reconciler:
         for name, number in done.items():
             if number:
                 log.info("reconciler: %d %s", number, name.replace("_", " "))
+                self._in_transaction(partial(_counted, name=name, number=number))
         return done
 
-    def _in_transaction(self, act: Callable[[sa.orm.Session], int]) -> int:
+    def _in_transaction(self, act: Callable[[Session], int]) -> int:
         with self._database.session() as session:
             return act(session)
+
+
+def _counted(session: Session, *, name: str, number: int) -> int:
+    store.count_act(session, name, number)
+    return number
 
 
 @contextmanager

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
-from sqlalchemy import text
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from service import db
+from service import db, store
+from service.api.access import READ, Caller, needs, scoped
 from service.api.problems import answer, documented
 from service.api.state import state_of
 from service.errors import GradmatrixError
+from service.metrics import text
+from service.store.sql import utcnow
 
 router = APIRouter(tags=["operations"])
 OPEN = {"x-scope": "none"}
@@ -28,8 +34,21 @@ def readyz(request: Request) -> JSONResponse:
     database = state_of(request).database
     try:
         with database.read() as session:
-            session.execute(text("SELECT 1"))
+            session.execute(select(1))
         db.check(database.engine)
     except (SQLAlchemyError, GradmatrixError) as error:
         return answer(503, str(getattr(error, "orig", None) or error), headers={"Retry-After": "5"})
     return JSONResponse({"status": "ready"})
+
+
+@router.get(
+    "/metrics",
+    openapi_extra=scoped(READ),
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "The numbers."}, **documented(401)},
+)
+def metrics(request: Request, _: Annotated[Caller, Depends(needs(READ))]) -> Response:
+    """Queue, leases, durations, verdicts and what the reconciler did, for Prometheus."""
+    with state_of(request).database.read() as session:
+        found = store.numbers(session)
+    return Response(text(found, utcnow()), media_type=CONTENT_TYPE_LATEST)

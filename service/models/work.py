@@ -212,3 +212,11 @@ class Hint(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[datetime]
+
+
+class Act(Base):
+    """How many things the reconciler ever put right, by what it does."""
+
+    __tablename__ = "act"
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger)

@@ -25,6 +25,7 @@ from service.store.judging import (
     keep_policy,
     policies,
 )
+from service.store.numbers import Numbers, count_act, numbers
 from service.store.origin import Origin, origin
 from service.store.outbox import drop_hints, hints
 from service.store.paging import (
@@ -90,6 +91,7 @@ __all__ = [
     "KeptControls",
     "KeyReusedError",
     "NotFound",
+    "Numbers",
     "Origin",
     "Progress",
     "Resolving",
@@ -113,6 +115,7 @@ __all__ = [
     "claim",
     "claim_resolution",
     "controls_of",
+    "count_act",
     "count_answers",
     "create_token",
     "drop_hints",
@@ -136,6 +139,7 @@ __all__ = [
     "load_lines",
     "newest_checkout",
     "note_use",
+    "numbers",
     "open_submission",
     "origin",
     "page_of_cells",

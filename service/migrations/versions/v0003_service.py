@@ -79,6 +79,12 @@ def _work() -> None:
         sa.Column("created_at", MOMENT, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_hint"),
     )
+    op.create_table(
+        "act",
+        sa.Column("name", sa.String(length=32), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_act"),
+    )
 
 
 def _access() -> None:
@@ -125,7 +131,7 @@ def _access() -> None:
 
 def downgrade() -> None:
     """Take it away again. What was waiting or had failed is cancelled there, where no other word is known."""
-    for table in ("delivery", "idempotency_key", "token", "hint", "device", "checkout_part", "resolution"):
+    for table in ("act", "delivery", "idempotency_key", "token", "hint", "device", "checkout_part", "resolution"):
         op.drop_table(table)
     with op.batch_alter_table("host") as batch:
         batch.drop_column("transports")
