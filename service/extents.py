@@ -41,6 +41,12 @@ def extent_text(extent: Extent | None) -> str:
     """``last good 2.10.0, first bad 2.11.0, fixed in 2.12.1``; empty where there is no extent."""
     if extent is None:
         return ""
+    alone = not (extent.last_good or extent.fixed_in or extent.otherwise) and extent.first_bad == extent.last_bad
+    if alone:
+        others = listed(extent.unsaid) if len(extent.unsaid) <= FEW else f"{len(extent.unsaid)} others"
+        return f"bad in {extent.first_bad}, the only one with an answer" + (
+            f"; not known of {others}" if others else ""
+        )
     said = [f"last good {extent.last_good}" if extent.last_good else "no good one before it is known"]
     said.append(f"first bad {extent.first_bad}")
     said += [f"last bad {extent.last_bad}"] if extent.last_bad != extent.first_bad else []

@@ -48,7 +48,7 @@ LEGEND = {
     f"ok{UNTRACED}": "right, but the collective was in no traced graph: the mode proved nothing",
     "zero": "every element of the gradient is zero; the forward is right",
     "none": "there is no gradient at all (`None`), and no error",
-    "absent": "this torch has no such function, or it cannot be called here",
+    "absent": "this torch or this release has no such function, or it cannot be called here",
     "no import": "the subject cannot be imported on this torch",
     NEVER: "not run",
 }

@@ -1,7 +1,7 @@
 """Verdicts of calls that answer, through the whole line: one subject, wrong in another way for each type of tensor.
 
 What does not answer (a crash, a hang, an error, an import that fails) and what leaks is in ``test_odd_subjects``.
-``insensitive`` has no producer here: it takes a case whose every right gradient is below the noise.
+``insensitive``, of a case whose every right gradient is below the noise, is in ``test_known_faults``.
 """
 
 from __future__ import annotations

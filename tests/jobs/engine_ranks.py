@@ -50,10 +50,19 @@ def main() -> None:
     else:
         wanted = ".traced_reference" if what == "traced" else ".reference"
         build = build_as(module, next(one for one in controls if wanted in one.id))
-        known = {name: case for name, case in cases.items() if params_of(case).recipe in KNOWN and mode in case.modes}
+        known = {
+            name: case
+            for name, case in cases.items()
+            if params_of(case).recipe in KNOWN and mode in case.modes and not rough(case)
+        }
         chosen = {name: (case, build) for name, case in distinct(known).items()}
     answers = run(world_size, chosen.values(), mode=mode, wrong=wrong_tensors)
     sys.stdout.write(json.dumps(dict(zip(chosen, answers, strict=True))))
+
+
+def rough(case: CaseInfo) -> bool:
+    """Whether a step turns on rounding: where a gradient is next to zero, 16 bits may move its weight another way."""
+    return case.probe == "step" and case.dtype == "bfloat16"
 
 
 def distinct(cases: dict[str, CaseInfo]) -> dict[str, CaseInfo]:

@@ -241,7 +241,7 @@ def test_of_many_unknown_versions_only_the_number_is_told() -> None:
     columns = [(str(n), "bad" if n == 0 else "untried") for n in range(9)]
     (one,) = stretches(columns)
     extent = Extent(one.last_good, one.first_bad, one.last_bad, one.fixed_in, one.unsaid)
-    assert extent_text(extent).endswith("no good one after it is known, not known of 8 others")
+    assert extent_text(extent) == "bad in 0, the only one with an answer; not known of 8 others"
     assert extent_text(None) == ""
 
 

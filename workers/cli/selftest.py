@@ -199,7 +199,7 @@ def markdown(table: Detection) -> str:
         "",
         "A mutant is an implementation of ours that is wrong in one way; it is caught when the verdict on it is one "
         "that is right for this way. A cell says in how many of all trials (seeds, numbers of ranks, modes and cases "
-        f"that it stands on) that was so. {NEVER} means that no case of this type has it.",
+        f"that it stands on) that was so. {NEVER} means that no case of this type at these numbers of ranks has it.",
         "",
     ]
     for title, rows in (("Mutants", table.mutants), ("Right implementations", table.clean)):

@@ -57,7 +57,11 @@ FULL: Rows = (
     ),
     *((EAGER, {"stage": stage, **STATE, "passes": "two", "recipe": "weighted_all_reduce"}) for stage in range(4)),
     *((EAGER, {"stage": stage, **STATE, "passes": "two", "recipe": "local", **STEP}) for stage in range(4)),
-    *((EAGER, {"stage": stage, **STATE, "dtype": "bfloat16", "recipe": "all_reduce"}) for stage in range(4)),
+    *(
+        (EAGER, {"stage": stage, **STATE, "dtype": "bfloat16", "recipe": "all_reduce", **look})
+        for look in ({}, STEP)
+        for stage in range(4)
+    ),
     *((EAGER, {"stage": stage, **STATE, "sp": 2, "recipe": "in_place", **STEP}) for stage in range(4)),
     *((EAGER, {"stage": stage, "sp": 4, "recipe": "weighted_all_reduce"}) for stage in range(4)),
     *((TRACED, {"stage": stage, **STATE, **ULYSSES, "recipe": "all_reduce"}) for stage in range(4)),

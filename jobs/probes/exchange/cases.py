@@ -115,6 +115,13 @@ SUMMARY = {
     "after_uneven": "Exchange between sequence and heads after one with uneven heads in the same process",
     "single_all_to_all": "Exchange between sequence and heads without a derivative",
 }
+API = {
+    "dim0": "deepspeed.sequence.layer's exchange along dimension 0, a part of UlyssesSPAttentionHF, the documented way",
+    "seq_head": "deepspeed.sequence.layer._SeqAllToAll, a part of DistributedAttention, the documented way",
+    "after_uneven": "deepspeed.sequence.layer._SeqAllToAll, a part of DistributedAttention, the documented way",
+    "single_all_to_all": "deepspeed.sequence.layer.single_all_to_all, a part of DistributedAttention, the documented "
+    "way",
+}
 REFUSAL = {
     "extra": "one block more than there are ranks: outside the contract",
     "indivisible": "a sequence that the ranks do not divide: outside the contract",
@@ -149,6 +156,7 @@ def _info(probe: str, modes: tuple[str, ...], params: Exchange) -> CaseInfo:
         modes,
         outside=outside,
         dims={spec.name: dims for spec in params.tensors(params.sp or 2, 0)} | {"y": dims, "y2": dims},
+        api=API[probe],
         summary=f"{SUMMARY[probe]}{'; ' + outside if outside else ''}.",
     )
 

@@ -192,23 +192,29 @@ class _Engine:
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         whole: torch.Tensor | None = self._gradient(parameter)
-        if whole is None or self._engine.zero_optimization():
-            return whole
-        # Some scale the loss for bfloat16 too, as for half precision: the step takes it off again, the helper does not.
-        return whole / float(getattr(self._engine.optimizer, "loss_scale", 1.0))
+        return whole
 
     def step(self) -> None:
         self._engine.step()
 
     def value(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         whole: torch.Tensor | None = self._value(parameter)
-        return parameter.detach() if whole is None else whole
+        return self._stepped(parameter).detach() if whole is None else whole
 
     def moment(self, parameter: torch.nn.Parameter, name: str) -> torch.Tensor | None:
         whole: torch.Tensor | None = self._state(parameter, name)
         if whole is None:
-            whole = getattr(self._engine.optimizer, "state", {}).get(parameter, {}).get(name)
+            whole = getattr(self._engine.optimizer, "state", {}).get(self._stepped(parameter), {}).get(name)
         return whole
+
+    def _stepped(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """What the optimiser steps: the wide copy of a narrow weight, where an optimiser without ZeRO keeps one."""
+        groups = (getattr(self._engine.optimizer, name, ()) for name in ("fp16_groups", "fp32_groups"))
+        for narrow, wide in zip(*groups, strict=True):
+            for own, copy in zip(narrow, wide, strict=True):
+                if own is parameter:
+                    return copy
+        return parameter
 
     def close(self) -> None:
         if hasattr(self._engine, "destroy"):

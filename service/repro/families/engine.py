@@ -75,13 +75,15 @@ for name, t in parameters.items():
 """
 STEPPED = """\
 engine.step()
+groups = list(zip(*(getattr(engine.optimizer, name, ()) for name in ("fp16_groups", "fp32_groups"))))  # wide copies
 for name, t in parameters.items():
     whole, zero = deepspeed.utils.safe_get_full_fp32_param(t), torch.zeros_like(given[name]).detach()
-    got[f"grad/step/{name}"] = (t.detach() if whole is None else whole) - given[name].detach()
+    held = next((wide for group in groups for narrow, wide in zip(*group) if narrow is t), t)
+    got[f"grad/step/{name}"] = (held.detach() if whole is None else whole) - given[name].detach()
     for key, role in (("exp_avg", "moment"), ("exp_avg_sq", "root")):
         state = deepspeed.utils.safe_get_full_optimizer_state(t, key)
         if state is None:
-            state = getattr(engine.optimizer, "state", {}).get(t, {}).get(key, zero)
+            state = getattr(engine.optimizer, "state", {}).get(held, {}).get(key, zero)
         got[f"grad/{role}/{name}"] = state.detach().clone() if role == "moment" else state.detach().sqrt()
 """
 OWN = {
