@@ -12,11 +12,11 @@ from typing import Any
 
 from jobs.contract import MODES, SUITES, TORCH, TRANSPORTS, WORLD_SIZES, CaseInfo
 from service import catalog
-from service.cases import catalogue, usual_suite
+from service.cases import catalogue, fits, usual_suite
 from service.catalog import RuntimeSpec
 from service.config import Settings
 from service.errors import UsageError, nearest
-from service.matrix import Plan, Rule, check_family, plan
+from service.matrix import Plan, Rule, asked_for, check_family, existing, plan
 from service.subjects import Checkout, SubjectRequest, parse_subject
 
 DEFAULT_WORLD_SIZES = (2,)
@@ -61,10 +61,13 @@ class Order:
     cases: tuple[CaseInfo, ...]
     include: tuple[Rule, ...] = ()
     exclude: tuple[Rule, ...] = ()
+    globs: tuple[str, ...] = ()
 
     def plan(self, checkouts: Sequence[Checkout], runtimes: Sequence[RuntimeSpec]) -> Plan:
-        """The cells, once the subjects are found and the runtimes locked. Raises UsageError where none is left."""
-        return plan(
+        """The cells, once the subjects are found and the runtimes locked. Raises UsageError where none is left, be it
+        of one of the globs that were named.
+        """
+        planned = plan(
             checkouts,
             runtimes,
             self.transports,
@@ -75,6 +78,13 @@ class Order:
             include=self.include,
             exclude=self.exclude,
         )
+        there = {case.id for case in planned.cases}
+        for glob in self.globs:
+            named = [case for case in self.cases if fits(glob, case.id)]
+            if not there & {case.id for case in named}:
+                asked = asked_for(self.transports, self.world_sizes, self.modes)
+                raise UsageError(f"nothing to run for {glob!r} {asked}: {existing(named)}")
+        return planned
 
 
 def check(wanted: Wanted, settings: Settings, have: Sequence[str]) -> Order:
@@ -96,7 +106,7 @@ def check(wanted: Wanted, settings: Settings, have: Sequence[str]) -> Order:
         check_family(subject.text, subject.kind == TORCH, cases)
     transports = _transports(split(wanted.transports), have)
     order = Order(subjects, runtimes, transports, world_sizes, modes, suite, cases)
-    return Order(**{**vars(order), "include": wanted.include, "exclude": wanted.exclude})
+    return Order(**{**vars(order), "include": wanted.include, "exclude": wanted.exclude, "globs": wanted.cases})
 
 
 def split(words: Iterable[str]) -> tuple[str, ...]:
