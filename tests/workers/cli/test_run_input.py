@@ -82,30 +82,3 @@ def test_the_installed_script_ends_with_the_same_status(home: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("gradmatrix: torch 9.9 is not in the catalogue: ")
-
-
-@pytest.mark.parametrize(
-    ("case", "said"),
-    [
-        (
-            "attention/distributed[layout=bshd,heads=squared,kv=same,dtype=float32,causal=yes,overlap=stream]",
-            "over nccl,",
-        ),
-        ("loss/aggregate[recipe=weighted_all_reduce,*sp=2]", "at world size 4, 8"),
-    ],
-)
-def test_a_case_that_is_named_and_cannot_run_here_is_an_error_beside_others_that_can(
-    gradmatrix: Gradmatrix, monkeypatch: pytest.MonkeyPatch, case: str, said: str
-) -> None:
-    from service import catalog
-    from service.config import load_settings
-    from service.errors import UsageError
-    from service.order import Wanted, check
-    from tests.support.stored import checkout
-
-    wanted = Wanted(subjects=("deepspeed==0.18.3",), torch=("2.11.0",), modes=("eager",), cases=("dim0", case))
-    settings = load_settings()
-    order = check(wanted, settings, ("gloo",))
-    with pytest.raises(UsageError, match="nothing to run for") as refused:
-        order.plan([checkout("deepspeed==1")], catalog.load(settings).select(["2.11.0"]))
-    assert said in str(refused.value)
