@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,3 +157,21 @@ def test_another_database_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str
     monkeypatch.setenv("GRADMATRIX_DATABASE_URL", wrong)
     with pytest.raises(ConfigError, match=r"GRADMATRIX_DATABASE_URL: .*postgresql://USER@HOST/NAME"):
         load_settings()
+
+
+def test_the_table_of_settings_is_the_codes_own() -> None:
+    """Every key with its default and what its docstring says, and none that is gone."""
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
+    table = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text.partition("## Settings")[2], re.MULTILINE))
+    assert list(table) == list(Settings.model_fields)
+    said = dict(re.findall(r"^    (\w+) {2,}(.+)$", str(Settings.__doc__), re.MULTILINE))
+    for name, field in Settings.model_fields.items():
+        default, _, what = table[name].partition(" | ")
+        assert what == said[name], name
+        value = field.get_default(call_default_factory=True)
+        if isinstance(value, bool):
+            assert default == str(value).lower(), name
+        elif isinstance(value, int | float | str):
+            assert default == str(value), name
+        elif value is None:
+            assert default == "", name

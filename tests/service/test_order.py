@@ -29,7 +29,7 @@ def test_a_case_that_is_named_and_cannot_run_here_is_an_error_beside_others_that
     settings = Settings(home=tmp_path)
     runtimes = catalog.load(settings).select(["2.11.0"])
     order = check(wanted("dim0", case), settings, ("gloo",))
-    with pytest.raises(UsageError, match="nothing to run for .* over gloo in mode eager at world size 2") as refused:
+    with pytest.raises(UsageError, match=r"nothing to run for .* over gloo in mode eager at world size 2") as refused:
         order.plan([checkout("deepspeed==1")], runtimes)
     assert said in str(refused.value)
     assert check(wanted("dim0"), settings, ("gloo",)).plan([checkout("deepspeed==1")], runtimes).cells > 0
