@@ -44,6 +44,7 @@ def bound(address: str) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, int(port)))
+        made.listen(2048)  # from now on who comes is kept waiting, and not refused
     except OSError as error:
         made.close()
         said = f"cannot listen on {address}: {error.strerror or error}"

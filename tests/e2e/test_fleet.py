@@ -25,7 +25,7 @@ from tests.support.redis import RedisServer
 from tests.support.runtimes import runtime
 
 pytestmark = [pytest.mark.torch, pytest.mark.services, pytest.mark.timeout(600)]
-CASES = ["exchange/dim0[dtype=float32,loss=square]", "exchange/dim0[dtype=float64,loss=weighted]"]
+CASES = ["exchange/dim0[dtype=float32,loss=square]", "exchange/dim0[dtype=float32,loss=weighted]"]
 
 
 @dataclass
