@@ -20,6 +20,10 @@ KILL_S = 45.0
 """After so long without a renewal a worker kills its own container: before anyone else may claim the job."""
 
 
+PRIORITIES = {"manual": 30, "webhook": 20, "nightly": 10, "bisection": 0}
+"""Per reason of a submission, how far it goes before others: a step weighs as much as ``choose.AGE_S`` of waiting."""
+
+
 def wall_s(deadlines: Deadlines) -> float:
     """The longest that a container of one job may live: outside everything that the job itself holds to a deadline.
 

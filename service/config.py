@@ -27,6 +27,7 @@ from service.errors import UsageError, nearest
 
 PREFIX = "GRADMATRIX_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
+DRIVER = "postgresql+psycopg"
 _TABLES = {"deadlines": Deadlines}
 
 
@@ -61,7 +62,24 @@ def _default_catalog() -> Path:
     return beside if beside.is_file() else root / "workers" / "images" / "catalog.toml"
 
 
+def _database_url(value: str) -> str:
+    """The address of a PostgreSQL database, with the driver that is installed."""
+    scheme, there, rest = value.partition("://")
+    if not there or scheme not in ("postgresql", "postgres", DRIVER) or not urllib.parse.urlsplit(value).path[1:]:
+        raise ValueError("the database of a fleet is PostgreSQL: postgresql://USER@HOST/NAME; leave it out for a file")
+    return f"{DRIVER}://{rest}"
+
+
+def listen_address(value: str) -> str:
+    """``HOST:PORT`` as it is. Raises ValueError for anything else."""
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("an address to listen on is HOST:PORT, such as 127.0.0.1:8470 or [::]:8470")
+    return value
+
+
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 Seconds = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
@@ -72,6 +90,12 @@ class Settings(BaseSettings):
 
     home                where checkouts, runtimes, the package cache and the database lie
     catalog             the catalogue of runtimes
+    database_url        the database of a fleet, postgresql+psycopg://…; without one it is a file in home
+    listen              the address that the service listens on, HOST:PORT; port 0 is any that is free
+    public_reading      whether results may be read without a token
+    broker_url          Redis, for a fleet: redis://HOST:PORT/0; without one only workers in the process are told
+    server              the service that submit, cancel and rerun talk to; without one the one at listen
+    token               the token that they send it
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
     repositories        what commits are taken from besides it, written likewise; all others are refused
@@ -92,6 +116,12 @@ class Settings(BaseSettings):
 
     home: AbsolutePath = Field(default_factory=_default_home)
     catalog: AbsolutePath = Field(default_factory=_default_catalog)
+    database_url: DatabaseUrl | None = None
+    listen: Annotated[str, AfterValidator(listen_address)] = "127.0.0.1:8470"
+    public_reading: bool = False
+    broker_url: Annotated[str, Field(pattern=r"^redis(s|\+socket)?://\S+$")] | None = None
+    server: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    token: Annotated[str, Field(min_length=1)] | None = None
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
     repositories: Words = ()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "gradmatrix.db"
 BUSY_MS = 30_000
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration. Stated here too, so that a database that is up to date needs no migration library to open."""
 MIGRATION_LOCK = 0x67726164
 """The advisory lock under which one process at a time migrates a PostgreSQL database."""
@@ -40,10 +40,12 @@ class SchemaError(DatabaseError):
 
 
 class Where(Protocol):
-    """What of the settings matters here: the folder, and optionally the URL of a database elsewhere."""
+    """What of the settings matters here: the folder, and the URL of a database elsewhere, if it is not in there."""
 
     @property
     def home(self) -> Path: ...  # noqa: D102
+    @property
+    def database_url(self) -> str | None: ...  # noqa: D102
 
 
 def journal_mode(version: tuple[int, int, int]) -> str:
@@ -82,10 +84,10 @@ class Database:
 
 def open_database(settings: Where) -> Database:
     """The database of ``settings``: embedded in its home (and then migrated here), or at ``database_url``."""
-    url = getattr(settings, "database_url", None)
-    if url:
-        database = Database(create_engine(sa.make_url(str(url))))
-        with _explained(str(sa.make_url(str(url)))):
+    if settings.database_url:
+        url = sa.make_url(settings.database_url)
+        database = Database(create_engine(url, pool_pre_ping=True))
+        with _explained(str(url)):
             check(database.engine)
         return database
     path = settings.home / FILE

@@ -155,10 +155,24 @@ def _why(
     modes: Sequence[str],
 ) -> str:
     """Why a checkout has no cell."""
+    asked = asked_for(transports, world_sizes, modes)
+    return (
+        f"none of the cases that were asked for is left {asked} ({existing([c for c in cases if _has(checkout, c)])})"
+    )
+
+
+def asked_for(transports: Sequence[str], world_sizes: Sequence[int], modes: Sequence[str]) -> str:
+    """The axes in words."""
     sizes = ", ".join(map(str, world_sizes))
-    asked = f"over {', '.join(transports)} in mode {', '.join(modes)} at world size {sizes}"
-    there = sorted({transport for case in cases if _has(checkout, case) for transport in case.transports})
-    return f"none of the cases that were asked for is left {asked} (they exist over {', '.join(there)})"
+    return f"over {', '.join(transports)} in mode {', '.join(modes)} at world size {sizes}"
+
+
+def existing(cases: Sequence[CaseInfo]) -> str:
+    """Where cases exist at all, for an error of those that were asked for elsewhere."""
+    over = sorted({transport for case in cases for transport in case.transports})
+    modes = [mode for mode in MODES if any(mode in case.modes for case in cases)]
+    sizes = [str(size) for size in WORLD_SIZES if any(case.runs_at(size) for case in cases)]
+    return f"they exist over {', '.join(over)}, in mode {', '.join(modes)}, at world size {', '.join(sizes)}"
 
 
 def _key(p: _Point) -> tuple[str, str, str, int, str, int, str]:

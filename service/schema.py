@@ -55,6 +55,7 @@ class Base(DeclarativeBase):
         datetime: UTCDateTime(),
         dict[str, Any]: JSON(),
         dict[str, int]: JSON(),
+        list[str]: JSON(),
         bytes: LargeBinary(),
         float: Double(),
     }

@@ -83,7 +83,7 @@ class Attempt:
         database: Database,
         executor: Executor,
         runtime: RuntimeSpec,
-        checkout: Path | None,
+        checkout: Callable[[], Path],
         catalogue: CaseCatalogue,
         policy: Policy,
         listener: events.Listener,
@@ -142,7 +142,7 @@ class Attempt:
         scratch = self._settings.home / "work"
         scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as work:
-            tar = package.pack(self._checkout)
+            tar = package.pack(self._checkout())
             spec = self._spec(len(tar))
             process = self._executor.start(self._runtime, workdir=Path(work), wall_s=self.claim.wall_s)
             with self._guard:

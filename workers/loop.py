@@ -6,10 +6,12 @@ same loop serves a fleet and one process on a laptop.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -23,14 +25,15 @@ from service.config import Settings
 from service.db import Database
 from service.policy import Policy, load_policy
 from service.store import Claim
-from service.subjects import Cache
 from workers import events
 from workers.attempt import Attempt
 from workers.choose import choose
+from workers.fetch import ensure_checkout
 from workers.gpus import local_host
 from workers.runtimes import Executor
 
 TICK_S = 0.2
+log = logging.getLogger(__name__)
 
 
 class Loop:
@@ -47,8 +50,14 @@ class Loop:
         listener: events.Listener,
         only: int | None = None,
         jobs: frozenset[int] | None = None,
+        lasting: bool = False,
     ) -> None:
-        """``only`` limits it to what one submission waits for, ``jobs`` to these jobs."""
+        """``only`` limits it to what one submission waits for, ``jobs`` to these jobs.
+
+        One that is ``lasting`` outlives a database that is away and a runtime that cannot be built: the job is given
+        back, and says why when it is given up.
+        """
+        self._lasting = lasting
         self._settings, self._database = settings, database
         self._host, self._executor, self._broker = host, executor, broker
         self._listener, self._only, self._jobs = listener, only, jobs
@@ -73,7 +82,7 @@ class Loop:
                 now = time.monotonic()
                 if look or now - looked >= BEAT_S:
                     looked = now
-                    look = self._claim()
+                    look = self._claim_if_possible()
                 if not self._running and done():
                     return
                 if now - beaten >= BEAT_S:
@@ -86,6 +95,15 @@ class Loop:
             self._stop_all(stopped if stop.is_set() else "stopped by its worker")
         if self._failure is not None:
             raise self._failure
+
+    def _claim_if_possible(self) -> bool:
+        try:
+            return self._claim()
+        except SQLAlchemyError:
+            if not self._lasting:
+                raise
+            log.warning("the database cannot be reached; trying again", exc_info=True)
+            return False
 
     def _claim(self) -> bool:
         """Claim once; whether something was claimed, so that there may be more."""
@@ -106,7 +124,7 @@ class Loop:
             database=self._database,
             executor=self._executor,
             runtime=self._runtimes[claim.runtime],
-            checkout=Cache(self._settings.home).folder / f"{claim.checkout}.tar",
+            checkout=partial(ensure_checkout, self._settings, self._database, claim.checkout),
             catalogue=self._catalogue,
             policy=self._policy,
             listener=self._listener,
@@ -117,8 +135,11 @@ class Loop:
             attempt.run()
         except InterruptedError:
             pass
-        except Exception as error:  # noqa: BLE001 - carried to the thread that waits for the work
-            self._failure = error
+        except Exception as error:  # carried to the thread that waits for the work, or written down
+            if self._lasting:
+                log.exception("container %s failed", attempt.claim.container)
+            else:
+                self._failure = error
 
     def _reap(self) -> bool:
         """Forget the threads that ended; whether any did, since its devices are free now."""

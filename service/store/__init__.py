@@ -8,11 +8,14 @@ the commit.
 from __future__ import annotations
 
 from service.store.accept import accept, record_attempt_facts, record_control, record_control_set
+from service.store.again import cells_of_job, pin, rerun_cells
+from service.store.checkouts import checkout_part, keep_checkout
 from service.store.claim import beat, claim
 from service.store.detail import blob, case_infos, evidence, find_cell, find_cells
 from service.store.exporting import export_all
 from service.store.held import cancel, finish, reclaim, release, requeue, start
 from service.store.history import history, imports, relatives
+from service.store.idempotent import KeyReusedError, forget_keys, posted_before, remember_post
 from service.store.importing import Imported, import_records
 from service.store.judging import (
     answers,
@@ -22,11 +25,34 @@ from service.store.judging import (
     keep_policy,
     policies,
 )
+from service.store.numbers import Numbers, count_act, numbers
 from service.store.origin import Origin, origin
+from service.store.outbox import drop_hints, hints
+from service.store.paging import (
+    cells_of_checkouts,
+    hosts,
+    newest_checkout,
+    page_of_cells,
+    page_of_submissions,
+    runtimes_in_use,
+)
+from service.store.progress import Progress, progress
 from service.store.read import cells_of, jobs_of, submission, submissions, unfinished_submission
 from service.store.records import ImportRefusedError, load_lines
-from service.store.sql import AlreadyAccepted, StaleFence, StoreError
+from service.store.resolving import (
+    Resolving,
+    approve,
+    claim_resolution,
+    fail_resolution,
+    give_back_resolution,
+    open_submission,
+    plan_resolved,
+    report_resolution,
+)
+from service.store.settle import settle_all
+from service.store.sql import AlreadyAccepted, NotFound, StaleFence, StoreError
 from service.store.submit import CaseChangedError, submit
+from service.store.tokens import TokenView, create_token, find_token, note_use, revoke_token, stale_use, tokens
 from service.store.views import (
     Answer,
     AttemptView,
@@ -36,10 +62,12 @@ from service.store.views import (
     Claim,
     ClaimedJob,
     ControlRow,
+    HostView,
     JobView,
     JudgementView,
     KeptControl,
     KeptControls,
+    RuntimeView,
     SubmissionView,
 )
 
@@ -54,50 +82,91 @@ __all__ = [
     "Claim",
     "ClaimedJob",
     "ControlRow",
+    "HostView",
     "ImportRefusedError",
     "Imported",
     "JobView",
     "JudgementView",
     "KeptControl",
     "KeptControls",
+    "KeyReusedError",
+    "NotFound",
+    "Numbers",
     "Origin",
+    "Progress",
+    "Resolving",
+    "RuntimeView",
     "StaleFence",
     "StoreError",
     "SubmissionView",
+    "TokenView",
     "accept",
     "answers",
     "append_judgements",
+    "approve",
     "beat",
     "blob",
     "cancel",
     "case_infos",
     "cells_of",
+    "cells_of_checkouts",
+    "cells_of_job",
+    "checkout_part",
     "claim",
+    "claim_resolution",
     "controls_of",
+    "count_act",
     "count_answers",
+    "create_token",
+    "drop_hints",
     "evidence",
     "export_all",
+    "fail_resolution",
     "find_cell",
     "find_cells",
+    "find_token",
     "finish",
+    "forget_keys",
+    "give_back_resolution",
+    "hints",
     "history",
+    "hosts",
     "import_records",
     "imports",
     "jobs_of",
+    "keep_checkout",
     "keep_policy",
     "load_lines",
+    "newest_checkout",
+    "note_use",
+    "numbers",
+    "open_submission",
     "origin",
+    "page_of_cells",
+    "page_of_submissions",
+    "pin",
+    "plan_resolved",
     "policies",
+    "posted_before",
+    "progress",
     "reclaim",
     "record_attempt_facts",
     "record_control",
     "record_control_set",
     "relatives",
     "release",
+    "remember_post",
+    "report_resolution",
     "requeue",
+    "rerun_cells",
+    "revoke_token",
+    "runtimes_in_use",
+    "settle_all",
+    "stale_use",
     "start",
     "submission",
     "submissions",
     "submit",
+    "tokens",
     "unfinished_submission",
 ]

@@ -61,7 +61,7 @@ def claim(
 
 
 def _seen(session: Session, host: HostView, now: datetime) -> int:
-    values = {"devices": len(host.devices), "seen_at": now}
+    values = {"devices": len(host.devices), "transports": list(host.transports), "seen_at": now}
     insert_missing(session, Host, [{"name": host.name, **values}], ["name"])
     touched(session, sa.update(Host).where(Host.name == host.name).values(**values))
     return session.scalars(sa.select(Host.id).where(Host.name == host.name)).one()

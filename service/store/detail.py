@@ -24,7 +24,7 @@ from service.models import (
     Runtime,
 )
 from service.store.read import cell_query, cell_row
-from service.store.sql import StoreError, chunks, unpack
+from service.store.sql import NotFound, StoreError, chunks, unpack
 from service.store.views import AttemptView, BlobView, CellDetail, CellRow, ControlRow, JudgementView
 
 SHOWN = 8
@@ -59,7 +59,7 @@ def find_cell(session: Session, text: str | int) -> CellDetail:
     """The one cell that ``text`` names (see :func:`find_cells`). Raises StoreError for none and for several."""
     rows = find_cells(session, str(text))
     if not rows:
-        raise StoreError(_why_none(session, str(text)))
+        raise NotFound(_why_none(session, str(text)))
     if len(rows) > 1:
         lines = [f"  {r.cell}: {r.label} {r.runtime} {r.transport} {r.world_size} {r.case} {r.mode}" for r in rows]
         more = [] if len(rows) < SHOWN else ["  …"]
@@ -132,7 +132,7 @@ def evidence(session: Session, digest: str) -> dict[str, Any]:
     """The JSON document under ``digest``."""
     row = session.get(Evidence, digest)
     if row is None:
-        raise StoreError(f"there is no evidence {digest}")
+        raise NotFound(f"there is no evidence {digest}")
     document: dict[str, Any] = json.loads(unpack(row.data, row.size))
     return document
 
@@ -141,7 +141,7 @@ def blob(session: Session, digest: str) -> bytes:
     """The bytes under ``digest``."""
     row = session.get(Blob, digest)
     if row is None:
-        raise StoreError(f"there is no blob {digest}")
+        raise NotFound(f"there is no blob {digest}")
     return unpack(row.data, row.size)
 
 

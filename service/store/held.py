@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.claims import Alive, Holder
-from service.models import LIVE, Attempt, GpuLease, Job, Result, Submission, SubmissionJob
+from service.models import LIVE, OVER, Attempt, GpuLease, Job, Result, Submission, SubmissionJob
 from service.store.settle import settle_job
-from service.store.sql import StaleFence, StoreError, held_job, touched, utcnow
+from service.store.sql import NotFound, StaleFence, held_job, touched, utcnow
 
 MAX_FAILURES = 3
 """Claims in a row that may end without one new answer, before a job is given up."""
@@ -97,8 +97,8 @@ def cancel(session: Session, submission: int, now: datetime | None = None) -> li
     ).all()
     row = session.get(Submission, submission, with_for_update=True)
     if row is None:
-        raise StoreError(f"there is no submission {submission}")
-    if row.state in ("done", "cancelled"):
+        raise NotFound(f"there is no submission {submission}")
+    if row.state in OVER:
         return []
     row.state, row.finished_at = "cancelled", now
     session.flush()
@@ -106,7 +106,7 @@ def cancel(session: Session, submission: int, now: datetime | None = None) -> li
         session.scalars(
             sa.select(SubmissionJob.job_id)
             .join(Submission)
-            .where(SubmissionJob.job_id.in_(mine), Submission.state.not_in(("done", "cancelled")))
+            .where(SubmissionJob.job_id.in_(mine), Submission.state.not_in(OVER))
         )
     )
     jobs = [job for job in jobs if job.id not in waited_for]

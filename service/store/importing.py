@@ -252,7 +252,7 @@ def _cell(reader: _Reader, values: dict[str, Any]) -> bool:
 def _submission(reader: _Reader, values: dict[str, Any]) -> bool:
     names = dict(reversed(values.pop("checkouts")))
     jobs, cells = values.pop("jobs"), values.pop("cells")
-    submission = reader.add(Submission, {"key": values.pop("key")}, values)
+    submission = reader.add(Submission, {"key": values.pop("key")}, {**values, "note": "", "pinned": False})
     if submission is None:
         return False
     for position, (digest, label) in enumerate(reversed(names.items())):
@@ -269,7 +269,7 @@ def _submission(reader: _Reader, values: dict[str, Any]) -> bool:
 def _attempt(reader: _Reader, values: dict[str, Any]) -> bool:
     job, fence = values.pop("attempt")
     blobs, host = values.pop("blobs"), values.pop("host")
-    seen = {"name": host, "devices": 0, "seen_at": values["started_at"]}
+    seen = {"name": host, "devices": 0, "transports": [], "seen_at": values["started_at"]}
     insert_missing(reader.session, Host, [seen], ["name"])
     values |= {"host_id": reader.find(Host, "host", name=host), "machine": "", "pid": 0, "pid_started": ""}
     reader.stored(ControlSet, values["control_set_digest"], "control_set_digest")

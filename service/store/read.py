@@ -27,7 +27,7 @@ from service.models import (
     SubmissionCheckout,
     SubmissionJob,
 )
-from service.store.sql import StoreError
+from service.store.sql import NotFound
 from service.store.views import CellRow, JobView, SubmissionView
 from service.verdicts import Verdict
 
@@ -36,32 +36,34 @@ ANSWER += ("nonzero_got", "nonzero_expected", "evidence_digest", "policy_version
 """What a row shows of the cell's current result."""
 
 
+SUBMISSION: tuple[str, ...] = ("id", "key", "state", "requester", "reason", "priority", "request")
+SUBMISSION += ("note", "pinned", "created_at", "finished_at")
+
+
 def submission(session: Session, submission_id: int) -> SubmissionView:
-    """One submission. Raises StoreError where there is none."""
+    """One submission. Raises NotFound."""
     row = session.get(Submission, submission_id)
     if row is None:
         last = session.scalar(sa.select(sa.func.max(Submission.id)))
-        raise StoreError(
-            f"there is no submission {submission_id}; " + (f"the newest is {last}" if last else "none yet")
-        )
-    return _view(session, row)
+        raise NotFound(f"there is no submission {submission_id}; " + (f"the newest is {last}" if last else "none yet"))
+    return view_of(session, row)
 
 
 def submissions(session: Session, limit: int = 20) -> list[SubmissionView]:
     """The newest submissions, newest first."""
     rows = session.scalars(sa.select(Submission).order_by(Submission.id.desc()).limit(limit)).all()
-    return [_view(session, row) for row in rows]
+    return [view_of(session, row) for row in rows]
 
 
 def unfinished_submission(session: Session) -> SubmissionView | None:
     """The newest submission that is neither done nor cancelled: what a killed run left behind."""
     live = sa.select(Submission).where(Submission.state.in_(("resolving", "queued", "running")))
     row = session.scalars(live.order_by(Submission.id.desc()).limit(1)).first()
-    return None if row is None else _view(session, row)
+    return None if row is None else view_of(session, row)
 
 
-def _view(session: Session, row: Submission) -> SubmissionView:
-    columns = ("id", "key", "state", "requester", "reason", "priority", "request", "created_at", "finished_at")
+def view_of(session: Session, row: Submission) -> SubmissionView:
+    """A submission's row with how far it is."""
     counts: Counter[str] = Counter()
     cells = 0
     for job_state, same_job, verdict, count in session.execute(_states(row.id)):
@@ -69,7 +71,7 @@ def _view(session: Session, row: Submission) -> SubmissionView:
         if _due(job_state, bool(same_job), verdict) is None:
             counts[verdict] += count
     return SubmissionView(
-        **{name: getattr(row, name) for name in columns},
+        **{name: getattr(row, name) for name in SUBMISSION},
         cells=cells,
         done=counts.total(),
         jobs=jobs_of(session, row.id),

@@ -8,14 +8,15 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.models import LIVE, Job, Submission, SubmissionJob
+from service.models import LIVE, OVER, Job, Submission, SubmissionJob
+from service.store.sql import utcnow
 
 
 def settle(session: Session, submissions: Iterable[int], now: datetime) -> None:
     """Bring the state of ``submissions`` up to date with their jobs'."""
     for submission in sorted(set(submissions)):
         row = session.get(Submission, submission, with_for_update=True)
-        if row is None or row.state in ("done", "cancelled"):
+        if row is None or row.state in OVER:
             continue
         states = set(
             session.scalars(
@@ -32,3 +33,13 @@ def settle(session: Session, submissions: Iterable[int], now: datetime) -> None:
 def settle_job(session: Session, job: int, now: datetime) -> None:
     """The same for every submission that waits for ``job``."""
     settle(session, session.scalars(sa.select(SubmissionJob.submission_id).where(SubmissionJob.job_id == job)), now)
+
+
+def settle_all(session: Session, now: datetime | None = None) -> int:
+    """The same for every submission whose jobs are all over while it is not; how many there were."""
+    now = now or utcnow()
+    live = sa.select(SubmissionJob.submission_id).join(Job).where(Job.state.in_(LIVE))
+    waiting = sa.select(Submission.id).where(Submission.state.in_(("queued", "running")), Submission.id.not_in(live))
+    stuck = session.scalars(waiting).all()
+    settle(session, stuck, now)
+    return len(stuck)

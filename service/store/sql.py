@@ -25,6 +25,10 @@ class StoreError(GradmatrixError):
     """The store refused."""
 
 
+class NotFound(StoreError):  # noqa: N818 - as HTTP has it
+    """There is nothing of that name or number."""
+
+
 class StaleFence(StoreError):  # noqa: N818 - the design's word
     """The job was claimed anew, cancelled or finished: whoever still holds this fence may write nothing."""
 

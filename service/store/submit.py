@@ -65,21 +65,40 @@ def submit(
     deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
     now: datetime | None = None,
 ) -> SubmissionView:
-    """Store a submission: link every cell of ``plan``, share what live jobs will answer, and queue the rest.
+    """Store a submission and plan it: :func:`add_plan` says what becomes of its cells."""
+    now = now or utcnow()
+    row = Submission(key=uuid.uuid4().hex, state="queued", requester=requester, reason=reason, priority=priority)
+    row.request, row.note, row.pinned, row.created_at = request, "", False, now
+    lock(session, "plan")
+    session.add(row)
+    session.flush()
+    return add_plan(
+        session, row, checkouts=checkouts, runtimes=runtimes, plan=plan, rerun=rerun, deadlines=deadlines, now=now
+    )
+
+
+def add_plan(
+    session: Session,
+    row: Submission,
+    *,
+    checkouts: Sequence[CheckoutFound],
+    runtimes: Sequence[RuntimeSpec],
+    plan: Plan,
+    rerun: bool,
+    deadlines: Deadlines,
+    now: datetime,
+) -> SubmissionView:
+    """Link every cell of ``plan`` to the submission, share what live jobs will answer, and queue the rest.
 
     A cell whose newest answer is ``infra`` or ``invalid`` counts as missing, since that says nothing about the
     subject. A cell with any other answer is linked and not run, unless ``rerun``. A cell of a live job is never run
     twice, not even by ``rerun``: its answer is as new as this submission.
     """
-    now = now or utcnow()
     lock(session, "plan")
     checkout_ids = _checkouts(session, checkouts)
     runtime_ids = _runtimes(session, runtimes)
     case_ids = _cases(session, plan.cases)
-    row = Submission(key=uuid.uuid4().hex, state="queued", requester=requester, reason=reason, priority=priority)
-    row.request, row.created_at = request, now
-    session.add(row)
-    session.flush()
+    row.state = "queued"
     _name(session, row.id, checkouts, checkout_ids)
     cells: list[int] = []
     waits: set[int] = set()
@@ -94,15 +113,15 @@ def submit(
         cells += linked
         waits |= shared
         if missing:
-            waits.add(_queue(session, place, missing, priority, longest(deadlines), now))
+            waits.add(queue_job(session, place, missing, row.priority, longest(deadlines), now))
     for some in chunks(dict.fromkeys(cells)):
         session.execute(sa.insert(SubmissionCell), [{"submission_id": row.id, "cell_id": cell} for cell in some])
     for some_jobs in chunks(sorted(waits)):
         session.execute(sa.insert(SubmissionJob), [{"submission_id": row.id, "job_id": job} for job in some_jobs])
         session.execute(
             sa.update(Job)
-            .where(Job.id.in_(some_jobs), Job.priority < priority)
-            .values(priority=priority)
+            .where(Job.id.in_(some_jobs), Job.priority < row.priority)
+            .values(priority=row.priority)
             .execution_options(synchronize_session=False)
         )
     session.flush()
@@ -142,7 +161,7 @@ def _sort_out(
     return linked, shared, missing
 
 
-def _queue(
+def queue_job(
     session: Session,
     place: dict[str, Any],
     missing: dict[int, PlannedCell],
@@ -150,6 +169,7 @@ def _queue(
     wall_s: float,
     now: datetime,
 ) -> int:
+    """A job of ``missing``, in the queue; its number."""
     row = Job(
         **place,
         key=uuid.uuid4().hex,

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from jobs.contract import CellSpec
+from service.models import OVER
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class SubmissionView:
     """A submission and how far it is.
 
     cells, done    its cells, and those with an answer
+    note           why it is held, has failed, or is to be fetched once more
+    pinned         whether what it cites is never removed
     jobs           what it waits for, own and shared
     counts         its answered cells per verdict
     """
@@ -72,6 +75,8 @@ class SubmissionView:
     reason: str
     priority: int
     request: dict[str, Any]
+    note: str
+    pinned: bool
     created_at: datetime
     finished_at: datetime | None
     cells: int
@@ -82,7 +87,7 @@ class SubmissionView:
     @property
     def live(self) -> bool:
         """Whether anything of it is still to be run."""
-        return self.state not in ("done", "cancelled")
+        return self.state not in OVER
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,29 @@ class JobView:
     def live(self) -> bool:
         """Whether anything of it is still to be run."""
         return self.state not in ("done", "cancelled")
+
+
+@dataclass(frozen=True)
+class HostView:
+    """A host of the fleet as its last look for work left it: how many devices it leases out, and what runs on them."""
+
+    name: str
+    devices: int
+    transports: tuple[str, ...]
+    seen_at: datetime
+
+
+@dataclass(frozen=True)
+class RuntimeView:
+    """A runtime that something was planned for, and how many cells have an answer in it."""
+
+    name: str
+    torch: str
+    variant: str
+    channel: str
+    python: str
+    digest: str
+    answered: int
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -128,6 +128,20 @@ class Cache:
             finally:
                 partial.unlink(missing_ok=True)
             return Packed(subject, digest, tar, tar.stat().st_size)
+
+    def adopt(self, digest: str, pieces: Iterable[bytes]) -> Path:
+        """Take in a tar that was packed elsewhere. Raises SubjectError unless it holds what its digest says."""
+        with self._writing(), tempfile.NamedTemporaryFile(dir=self._partial, suffix=".tar", delete=False) as file:
+            partial = Path(file.name)
+            try:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                if tar_digest(partial) != digest:
+                    raise SubjectError(f"what is kept of checkout {digest[:12]} is not what its digest says")
+                return partial.rename(self.folder / f"{digest}.tar")
+            finally:
+                partial.unlink(missing_ok=True)
 
     def known(self, *key: str) -> Checkout | None:
         """The checkout that was remembered under ``key``, when its tar is whole; a damaged one is discarded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,3 +144,34 @@ def test_wrong_keys_are_named_with_their_file(text: str, said: list[str], write:
     with pytest.raises(ConfigError) as caught:
         load_settings()
     assert all(part in str(caught.value) for part in [str(path), *said]), str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_a_database_is_postgresql_with_the_driver_that_is_there(monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.setenv("GRADMATRIX_DATABASE_URL", f"{written}://me@there/name?sslmode=require")
+    assert load_settings().database_url == "postgresql+psycopg://me@there/name?sslmode=require"
+
+
+@pytest.mark.parametrize("wrong", ["sqlite:///x.db", "mysql://a/b", "there", "postgresql://host", "postgresql://host/"])
+def test_another_database_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv("GRADMATRIX_DATABASE_URL", wrong)
+    with pytest.raises(ConfigError, match=r"GRADMATRIX_DATABASE_URL: .*postgresql://USER@HOST/NAME"):
+        load_settings()
+
+
+def test_the_table_of_settings_is_the_codes_own() -> None:
+    """Every key with its default and what its docstring says, and none that is gone."""
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
+    table = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text.partition("## Settings")[2], re.MULTILINE))
+    assert list(table) == list(Settings.model_fields)
+    said = dict(re.findall(r"^    (\w+) {2,}(.+)$", str(Settings.__doc__), re.MULTILINE))
+    for name, field in Settings.model_fields.items():
+        default, _, what = table[name].partition(" | ")
+        assert what == said[name], name
+        value = field.get_default(call_default_factory=True)
+        if isinstance(value, bool):
+            assert default == str(value).lower(), name
+        elif isinstance(value, int | float | str):
+            assert default == str(value), name
+        elif value is None:
+            assert default == "", name

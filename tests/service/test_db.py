@@ -108,7 +108,7 @@ def test_a_database_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path)
     raw.commit()
     raw.close()
     before = (tmp_path / db.FILE).read_bytes()
-    with pytest.raises(db.SchemaError, match=r"schema 9999, .* up to 0002: .* newer gradmatrix"):
+    with pytest.raises(db.SchemaError, match=r"schema 9999, .* up to 0003: .* newer gradmatrix"):
         open_world(tmp_path)
     assert (tmp_path / db.FILE).read_bytes() == before
 
@@ -126,13 +126,11 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_database_elsewhere_is_not_migrated_on_opening(tmp_path: Path) -> None:
-    class Elsewhere(Home):
-        database_url = f"sqlite:///{tmp_path / 'other.db'}"
-
-    with pytest.raises(db.SchemaError, match=r"schema none, .* needs 0002: run `gradmatrix db upgrade`"):
-        db.open_database(Elsewhere(tmp_path))
-    db.upgrade(sa.make_url(Elsewhere.database_url))
-    opened = db.open_database(Elsewhere(tmp_path))
+    elsewhere = Home(tmp_path, f"sqlite:///{tmp_path / 'other.db'}")
+    with pytest.raises(db.SchemaError, match=r"schema none, .* needs 0003: run `gradmatrix db upgrade`"):
+        db.open_database(elsewhere)
+    db.upgrade(sa.make_url(str(elsewhere.database_url)))
+    opened = db.open_database(elsewhere)
     assert not (tmp_path / db.FILE).exists()
     opened.dispose()
 
@@ -159,7 +157,7 @@ def test_many_may_open_a_new_home_at_once(tmp_path: Path) -> None:
 def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
     world = open_world(tmp_path)
     with pytest.raises(ZeroDivisionError), world.db.session() as session:
-        session.add(Host(name="a", devices=1, seen_at=at(0)))
+        session.add(Host(name="a", devices=1, transports=[], seen_at=at(0)))
         session.flush()
         raise ZeroDivisionError
     with world.db.read() as session:
@@ -170,11 +168,11 @@ def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
 def test_a_read_cannot_write_and_a_write_after_it_can(tmp_path: Path) -> None:
     world = open_world(tmp_path)
     with world.db.read() as session:
-        session.add(Host(name="a", devices=1, seen_at=at(0)))
+        session.add(Host(name="a", devices=1, transports=[], seen_at=at(0)))
         with pytest.raises(sa.exc.OperationalError, match="readonly"):
             session.flush()
     with world.db.session() as session:
-        session.add(Host(name="a", devices=1, seen_at=at(0)))
+        session.add(Host(name="a", devices=1, transports=[], seen_at=at(0)))
     world.db.dispose()
 
 
@@ -191,7 +189,7 @@ def test_writers_wait_for_each_other_instead_of_failing(tmp_path: Path) -> None:
     """A writer that read first would, without the immediate lock, have to give up when another wrote meanwhile."""
     world = open_world(tmp_path)
     with world.db.session() as session:
-        session.add(Host(name="a", devices=0, seen_at=at(0)))
+        session.add(Host(name="a", devices=0, transports=[], seen_at=at(0)))
 
     def work() -> None:
         for _ in range(10):
@@ -211,11 +209,11 @@ def test_writers_wait_for_each_other_instead_of_failing(tmp_path: Path) -> None:
 def test_moments_come_back_in_utc_and_naive_ones_are_refused(tmp_path: Path) -> None:
     world = open_world(tmp_path)
     with world.db.session() as session:
-        session.add(Host(name="a", devices=0, seen_at=T1))
+        session.add(Host(name="a", devices=0, transports=[], seen_at=T1))
     with world.db.read() as session:
         seen = session.scalars(sa.select(Host.seen_at)).one()
     assert seen == T1 and seen.tzinfo is UTC
-    naive = Host(name="b", devices=0, seen_at=datetime(2026, 1, 1))
+    naive = Host(name="b", devices=0, transports=[], seen_at=datetime(2026, 1, 1))
     with pytest.raises(sa.exc.StatementError, match="naive datetime"), world.db.session() as session:
         session.add(naive)
         session.flush()

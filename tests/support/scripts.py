@@ -12,10 +12,10 @@ from pathlib import Path
 from service import repro, store
 from service.config import load_settings
 from service.evidence import Evidence
+from service.repro.gather import given_of
 from service.store import CellRow
 from tests.support.running import Run
 from tests.support.runtimes import runtime
-from workers.cli.repro import given_of
 from workers.runtimes.venv import VenvExecutor
 
 DIGESTS = """

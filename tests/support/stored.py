@@ -23,6 +23,7 @@ from service.policy import Policy
 from service.store import Claim, ClaimedJob, SubmissionView
 from service.subjects import Checkout
 from service.verdicts import Verdict
+from tests.support.postgres import Postgres
 from workers.choose import choose
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,6 +88,7 @@ class Home:
     """What :func:`open_database` needs of the settings."""
 
     home: Path
+    database_url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -162,9 +164,20 @@ class World:
             return store.submission(session, submission)
 
 
-def open_world(path: Path, template: Path | None = None) -> World:
-    """The database in ``path``; a new one starts as a copy of ``template``, an empty one that is migrated already."""
+@dataclass(frozen=True)
+class Template:
+    """What new databases are copies of: an empty one that is migrated already, on a server or in a folder."""
+
+    path: Path
+    server: Postgres | None = None
+
+
+def open_world(path: Path, template: Template | None = None) -> World:
+    """The database of ``path``; a new one starts as a copy of ``template``. Once opened, its path alone finds it."""
     path.mkdir(exist_ok=True)
-    if template is not None and not (path / FILE).exists():
-        shutil.copy(template / FILE, path / FILE)
-    return World(open_database(Home(path)))
+    named = path / "database_url"
+    if template is not None and template.server is not None:
+        named.write_text(template.server.database_for(path).render_as_string(hide_password=False))
+    elif template is not None and not (path / FILE).exists():
+        shutil.copy(template.path / FILE, path / FILE)
+    return World(open_database(Home(path, named.read_text() if named.exists() else None)))

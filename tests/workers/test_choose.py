@@ -46,7 +46,53 @@ def test_nothing_to_do() -> None:
 def test_one_job_gets_as_many_devices_as_ranks() -> None:
     host = gpus()
     assert choose([job(1, 4)], host, [], at(0)) == Choice((job(1, 4),), host.devices[:4], 100.0, None)
-    assert choose([job(1, 4)], host, leases(host, 9, 9), at(0)).devices == host.devices[2:6]
+    assert choose([job(1, 4)], host, leases(host, 9, 9), at(0)).devices == host.devices[4:]
+
+
+def taken(host: HostView, *numbers: int, until: float = 50) -> list[LeaseView]:
+    return [LeaseView(host.devices[number], at(until)) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("busy", "size", "given_out"),
+    [
+        ((), 2, (0, 1)),
+        ((0, 1), 2, (2, 3)),  # the other half of a block that is broken already
+        ((0, 1, 2, 3), 2, (4, 5)),
+        ((0, 1, 4, 5), 2, (2, 3)),
+        ((2, 3), 4, (4, 5, 6, 7)),
+        ((1,), 2, (2, 3)),  # 0 alone is no block, and 2 and 3 are the rest of a broken one
+        ((), 8, (0, 1, 2, 3, 4, 5, 6, 7)),
+    ],
+)
+def test_gpus_are_given_out_in_aligned_blocks_and_large_ones_stay_whole(
+    busy: tuple[int, ...], size: int, given_out: tuple[int, ...]
+) -> None:
+    host = gpus()
+    chosen = choose([job(1, size)], host, taken(host, *busy), at(0))
+    assert chosen.devices == tuple(host.devices[number] for number in given_out)
+
+
+def test_enough_devices_that_are_no_block_wait_for_one() -> None:
+    """Two pairs of different halves: a job of four waits until one of the halves is free, at the latest at 50."""
+    host = gpus()
+    running = taken(host, 0, 1, until=50) + taken(host, 4, 5, until=90)
+    assert choose([job(1, 4)], host, running, at(0)) == Choice(reserve=1)
+    short, long = job(2, wall_s=50.0), job(3, wall_s=51.0)
+    assert ids(choose([job(1, 4, priority=9), short, long], host, running, at(0))) == [2]
+    assert ids(choose([job(1, 4, priority=9), long], host, running, at(0))) == []
+
+
+def test_a_companion_makes_its_container_a_larger_aligned_block() -> None:
+    host = gpus()
+    small, large = job(1, 2, checkout=5), job(2, 4, checkout=5)
+    chosen = choose([small, large], host, taken(host, 2, 3), at(0))
+    assert (ids(chosen), chosen.devices) == ([1], host.devices[:2]), "0 and 1 are in no free block of four"
+    chosen = choose([small, large], host, taken(host, 4), at(0))
+    assert ids(chosen) == [1]
+    assert chosen.devices == host.devices[6:], "so that 0 to 3 stay whole for the other one"
+    chosen = choose([small, large], host, taken(host, 4, 5, 6, 7), at(0))
+    assert (ids(chosen), chosen.devices) == ([1, 2], host.devices[:4])
 
 
 def test_priority_first_then_age_then_number() -> None:
@@ -103,7 +149,7 @@ def test_slots_are_shared_by_more_ranks_than_there_are() -> None:
 def test_a_blocked_job_keeps_the_host_and_only_what_ends_before_may_start() -> None:
     host = gpus()
     running = leases(host, 30, 30, 30, 30, 90, 90)
-    large = job(1, 6, priority=9)  # needs 6, 2 are free: at 30 there are
+    large = job(1, 4, priority=9)  # needs 4, 2 are free: at 30 there are
     short, long = job(2, wall_s=30.0), job(3, wall_s=31.0)
     assert choose([large, long], host, running, at(0)) == Choice(reserve=1)
     assert choose([large, short, long], host, running, at(0)) == Choice((short,), host.devices[6:], 30.0, 1)
@@ -144,6 +190,13 @@ QUEUE = st.lists(
 ENDS = st.lists(st.integers(-10, 500), max_size=8)
 
 
+def _fits(host: HostView, need: int, free: Sequence[str]) -> bool:
+    if host.shares:
+        return need <= len(free)
+    starts = range(0, len(host.devices) - need + 1, need)
+    return any(set(host.devices[start : start + need]) <= set(free) for start in starts)
+
+
 @given(queue=QUEUE, ends=ENDS, count=st.integers(0, 8), shares=st.booleans())
 def test_every_choice_keeps_the_rules(queue: list[QueuedJob], ends: list[int], count: int, shares: bool) -> None:
     host = replace(gpus(count), shares=shares)
@@ -160,8 +213,12 @@ def test_every_choice_keeps_the_rules(queue: list[QueuedJob], ends: list[int], c
     # the host never idles while something that fits is the best
     possible = [item for item in queue if host.demand(item)]
     best = min(possible, key=lambda item: item.queued_at.timestamp() - item.priority * AGE_S, default=None)
-    if best and (host.demand(best) or 0) <= len(free):
+    if best and _fits(host, host.demand(best) or 0, free):
         assert choice.jobs
+    if choice.jobs and not shares:
+        first = host.devices.index(choice.devices[0])
+        assert first % len(choice.devices) == 0
+        assert choice.devices == host.devices[first : first + len(choice.devices)]
     # what is reserved for could not start now, and nothing that starts outlasts the moment when it can
     if choice.reserve is not None:
         (kept,) = [item for item in queue if item.id == choice.reserve]

@@ -6,15 +6,29 @@ nothing left to do answers at once.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typer
+
+
+@cache
+def application() -> typer.Typer:
+    """All commands."""
+    from workers.cli import operations
+    from workers.cli.app import app
+
+    operations.register(app)
+    return app
+
 
 def main() -> None:
     """Run the command line and exit with its status."""
     import io
     import sys
 
-    from workers.cli.app import app
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character still gets the others
-    app(prog_name="gradmatrix")
+    application()(prog_name="gradmatrix")

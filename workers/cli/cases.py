@@ -10,8 +10,8 @@ from rich.text import Text
 from jobs.contract import SUITES, WORLD_SIZES, CaseInfo, ControlInfo
 from service.cases import SCHEMA, catalogue
 from service.errors import UsageError
+from service.words import inert, plural
 from workers.cli.console import OK, check_writable, console, show, write_text
-from workers.cli.words import inert, plural
 
 
 def check_options(

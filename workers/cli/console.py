@@ -19,7 +19,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from service.errors import GradmatrixError, UsageError
-from workers.cli.words import inert
+from service.words import inert
 
 OK, DISAGREE, INCOMPLETE = 0, 1, 2
 """Exit statuses: all agree or as the baseline; at least one does not; incomplete, misused, or nothing compared."""

@@ -17,10 +17,10 @@ from service.coverage import SCHEMA, Map, Row, load_map
 from service.coverage import coverage as cover
 from service.errors import UsageError
 from service.subjects import Cache, parse_subject
+from service.words import inert, plural
 from workers.cli.console import OK, check_writable, console, show, write_text
 from workers.cli.progress import watcher
 from workers.cli.run import resolved
-from workers.cli.words import inert, plural
 
 MAX_SOURCE = 4 * 2**20
 """Bytes of one file: what is longer was written by no person."""

@@ -15,10 +15,11 @@ from service.config import load_settings
 from service.db import open_database
 from service.errors import UsageError, nearest
 from service.verdicts import Verdict
+from service.words import inert, plural
 from workers.cli.console import DISAGREE, INCOMPLETE, OK, console, show
 from workers.cli.named import cells
 from workers.cli.stored import is_submission, named_submission
-from workers.cli.words import cell_text, inert, plural
+from workers.cli.words import cell_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -21,8 +21,8 @@ from rich.text import Text
 from service import catalog
 from service.config import Settings, load_settings
 from service.errors import GradmatrixError
+from service.words import human_bytes, inert, plural
 from workers.cli.console import INCOMPLETE, OK, console, show
-from workers.cli.words import human_bytes, inert, plural
 from workers.runtimes import disk
 from workers.runtimes.venv import VenvExecutor
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from service.evidence import BlockMap, Difference, ErrorInfo, Evidence, RankOutcome, TensorEvidence, TraceEvidence
-from workers.cli.words import ALPHA, TIMES, inert, number, plural
+from service.words import ALPHA, TIMES, inert, number, plural
 
 OWNERS = {"subject": "yellow", "torch": "cyan"}
 ORACLE_DTYPE = "float64"

@@ -19,9 +19,9 @@ from service import catalog
 from service.catalog import RuntimeSpec
 from service.config import Settings
 from service.errors import GradmatrixError
+from service.words import human_bytes, plural
 from workers.cli.progress import Watcher
 from workers.cli.runtimes import ensure
-from workers.cli.words import human_bytes, plural
 from workers.events import JobStarted
 from workers.runtimes import RuntimeBuildError, inventory
 from workers.runtimes.venv import VenvExecutor

@@ -15,8 +15,9 @@ from packaging.version import InvalidVersion, Version
 from rich.text import Text
 
 from jobs.contract import MODES
+from service.words import cell_kind, inert, plural, verdict_of
 from workers.cli.layout import Line, fits, table
-from workers.cli.words import cell_kind, cell_text, cells_text, inert, plural, verdict_of
+from workers.cli.words import cell_text, cells_text
 
 if TYPE_CHECKING:
     from service.store.views import CellRow

@@ -29,9 +29,9 @@ from service.policy import Policy, differences, read_policy
 from service.rejudging import Again, Basis, ControlChange, Controls, Due, Kept, Said, judge_again, says_otherwise
 from service.store.accept import judged
 from service.verdicts import Verdict
+from service.words import plural
 from workers.cli.console import DISAGREE, OK, check_writable, console, show, write_text
 from workers.cli.rejudged import outcome_json, outcome_lines
-from workers.cli.words import plural
 
 if TYPE_CHECKING:
     from rich.console import Console

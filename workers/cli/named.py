@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from service import store
 from service.errors import UsageError
+from service.words import inert
 from workers.cli.console import console
-from workers.cli.words import inert
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

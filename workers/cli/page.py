@@ -11,10 +11,10 @@ from service.db import open_database
 from service.edges import Known
 from service.errors import UsageError
 from service.page import parse, render
+from service.reports.beside import torches_of
 from service.store import imports
 from workers.cli.console import OK, check_writable, write_text
 from workers.cli.named import cells
-from workers.cli.stored import torches_of
 
 
 def page(source: str, output: str) -> int:

@@ -19,7 +19,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.text import Text
 
 from service.verdicts import VERDICTS, Verdict
-from workers.cli.words import human_bytes, human_seconds, inert, known_word, plural, verdict_style, verdict_word
+from service.words import human_bytes, human_seconds, inert, known_word, plural, verdict_word
+from workers.cli.words import verdict_style
 from workers.events import LAST_PHASE, CellDone, Event, JobDone, JobStarted, PhaseDone, RuntimeBuilding
 
 EVERY_S = 5.0

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from service.rejudging import Basis
 from service.verdicts import VERDICTS, Verdict
+from service.words import inert, plural, verdict_word
 from workers.cli.layout import sentence, wrap
-from workers.cli.words import cell_text, inert, plural, verdict_style, verdict_word
+from workers.cli.words import cell_text, verdict_style
 
 if TYPE_CHECKING:
     from service.store.views import CellRow

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from jobs.contract import MODES, SUITES, TORCH, TRANSPORTS, WORLD_SIZES, CaseInfo
-from service import catalog
-from service.catalog import RuntimeSpec
+from service.claims import PRIORITIES
 from service.config import Settings, load_settings
-from service.errors import UsageError, nearest
+from service.errors import UsageError
+from service.words import human_bytes
 from workers.cli.console import INCOMPLETE, console, show_error
 from workers.cli.progress import Watcher, watcher
-from workers.cli.words import human_bytes
 from workers.runtimes import RuntimeBuildError
 
 if TYPE_CHECKING:
     from service.db import Database
+    from service.order import Order
     from service.store.views import SubmissionView
     from service.subjects import Checkout, SubjectRequest
-
-DEFAULT_WORLD_SIZES = (2,)
-PRIORITY = 0
 
 
 @dataclass(frozen=True)
@@ -53,19 +48,6 @@ class Shown:
     json: str | None = None
     junit: str | None = None
     all_rows: bool = False
-
-
-@dataclass(frozen=True)
-class Order:
-    """What was asked for, checked: every part of it exists."""
-
-    subjects: tuple[SubjectRequest, ...]
-    runtimes: tuple[RuntimeSpec, ...]
-    transports: tuple[str, ...]
-    world_sizes: tuple[int, ...]
-    modes: tuple[str, ...]
-    suite: str
-    cases: tuple[CaseInfo, ...]
 
 
 def run(asked: Asked, shown: Shown, *, keep_runtimes: bool = True) -> int:
@@ -136,86 +118,30 @@ def check_resume(asked: Asked) -> None:
 
 def check_order(asked: Asked, settings: Settings) -> Order:
     """Check every word of the command line. Raises UsageError, naming the nearest known, before anything is done."""
-    from service.cases import catalogue, usual_suite
-    from service.matrix import check_family
-    from service.subjects import parse_subject
-
-    if not asked.subjects:
-        raise UsageError("name at least one subject to test: deepspeed==0.18.3, git+https://…@REF, a path, or torch")
-    torch = _split(asked.torch)
-    known = catalog.load(settings)
-    if not torch:
-        versions = ", ".join(spec.torch for spec in known.bare())
-        raise UsageError(f"say on which torch: --torch V, once per version; there are {versions}")
-    runtimes = known.select(torch)
-    modes = _known(_split(asked.modes), MODES, "mode") or MODES
-    world_sizes = _world_sizes(_split(asked.world_sizes)) or DEFAULT_WORLD_SIZES
-    suite = _known((asked.suite,), SUITES, "suite")[0] if asked.suite is not None else None
-    suite = suite or usual_suite(asked.cases)
-    cases = catalogue().select(asked.cases, suite=suite)
-    subjects = tuple(parse_subject(text, settings) for text in dict.fromkeys(asked.subjects))
-    for subject in subjects:
-        check_family(subject.text, subject.kind == TORCH, cases)
-    transports = _transports(_split(asked.transports), settings)
-    return Order(subjects, runtimes, transports, world_sizes, modes, suite, cases)
-
-
-def _split(words: Sequence[str]) -> tuple[str, ...]:
-    """Options may be repeated, or hold several values with commas; each value once."""
-    return tuple(dict.fromkeys(part.strip() for word in words for part in word.split(",") if part.strip()))
-
-
-def _known(words: Sequence[str], known: Sequence[str], what: str) -> tuple[str, ...]:
-    for word in words:
-        if word not in known:
-            hint = f"{near} " if (near := nearest(word, known)).startswith("did") else ""
-            raise UsageError(f"{what} {word!r} is not known: {hint}there are {', '.join(known)}")
-    return tuple(word for word in known if word in words)
-
-
-def _transports(words: Sequence[str], settings: Settings) -> tuple[str, ...]:
-    """All that this host has, or those of them that were asked for."""
+    from service.order import Wanted, check
     from workers.gpus import local_host
 
-    have = local_host(settings).transports
-    asked = _known(words, TRANSPORTS, "transport")
-    if lacking := [word for word in asked if word not in have]:
-        raise UsageError(f"this host has no {', '.join(lacking)}: it has no GPU, and what there is: {', '.join(have)}")
-    return asked or have
-
-
-def _world_sizes(words: Sequence[str]) -> tuple[int, ...]:
-    sizes = []
-    for word in words:
-        if not word.isdecimal() or int(word) not in WORLD_SIZES:
-            there = ", ".join(map(str, WORLD_SIZES))
-            close = min(WORLD_SIZES, key=lambda size: abs(size - int(word))) if word.isdecimal() else None
-            hint = f"the nearest is {close}; " if close else ""
-            raise UsageError(f"world size {word!r} is not known: {hint}there are {there}")
-        sizes.append(int(word))
-    return tuple(sorted(sizes))
+    axes = ("subjects", "torch", "world_sizes", "transports", "modes", "cases", "suite")
+    wanted = Wanted(**{name: getattr(asked, name) for name in axes})
+    return check(wanted, settings, local_host(settings).transports)
 
 
 def submitted(asked: Asked, order: Order, settings: Settings, database: Database, watch: Watcher) -> SubmissionView:
     """Resolve the subjects, plan, and store the submission."""
     from service import store
-    from service.matrix import plan
     from workers.cli.runtimes import locked
 
     checkouts = [resolved(request, settings, watch) for request in order.subjects]
     runtimes = locked(order.runtimes, settings, watch)
-    planned = plan(
-        checkouts, runtimes, order.transports, order.world_sizes, order.cases, order.modes, suite=order.suite
-    )
     with database.session() as session:
         return store.submit(
             session,
             checkouts=checkouts,
             runtimes=list(runtimes),
-            plan=planned,
+            plan=order.plan(checkouts, runtimes),
             requester=getpass.getuser(),
             reason="manual",
-            priority=PRIORITY,
+            priority=PRIORITIES["manual"],
             request=asdict(asked),
             rerun=asked.rerun,
             deadlines=settings.deadlines,

@@ -13,9 +13,9 @@ from service import catalog
 from service.catalog import RuntimeSpec
 from service.config import Settings, load_settings
 from service.errors import UsageError
+from service.words import human_bytes, human_seconds, inert, plural
 from workers.cli.console import DISAGREE, OK, console
 from workers.cli.progress import Watcher, watcher
-from workers.cli.words import human_bytes, human_seconds, inert, plural
 from workers.runtimes import RuntimeBuildError
 from workers.runtimes.building import Check, build_all
 from workers.runtimes.inventory import Built, key

@@ -19,10 +19,10 @@ from service.detection import Count, Detection, Line, Setting, detection, trials
 from service.errors import UsageError
 from service.judge import ControlVerdict
 from service.policy import load_policy
+from service.words import human_seconds, inert, plural
 from workers.cli.console import DISAGREE, OK, check_writable, console, show, write_text
 from workers.cli.progress import Watcher, watcher
 from workers.cli.runtimes import ensure, locked
-from workers.cli.words import human_seconds, inert, plural
 from workers.runtimes.venv import VenvExecutor
 from workers.selftest import SelfTest, families_of
 

@@ -13,14 +13,16 @@ from service.config import load_settings
 from service.db import open_database
 from service.errors import UsageError
 from service.evidence import Evidence
+from service.reports.beside import beside, diagnoses, hello
+from service.words import TIMES, human_bytes, human_seconds, inert, known_word, plural, verdict_of
 from workers.cli.console import OK, console
 from workers.cli.console import show as show_lines
-from workers.cli.diagnosed import diagnoses, diagnosis_lines
+from workers.cli.diagnosed import diagnosis_lines
 from workers.cli.evidence import evidence_lines
 from workers.cli.named import one_cell
-from workers.cli.stored import beside, check_targets, hello, is_submission, named_submission, print_submission
+from workers.cli.stored import check_targets, is_submission, named_submission, print_submission
 from workers.cli.versions import version_lines
-from workers.cli.words import TIMES, cell_text, human_bytes, human_seconds, inert, known_word, plural, verdict_of
+from workers.cli.words import cell_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from service.verdicts import VERDICTS, Verdict
+from service.words import human_seconds, inert, plural, verdict_of, verdict_word
 from workers.cli.console import DISAGREE, INCOMPLETE, OK
 from workers.cli.grid import column_order, grid
 from workers.cli.layout import sentence
-from workers.cli.words import human_seconds, inert, plural, verdict_of, verdict_style, verdict_word
+from workers.cli.words import verdict_style
 
 if TYPE_CHECKING:
     from service.findings import Finding

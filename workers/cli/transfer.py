@@ -14,9 +14,9 @@ from service import store
 from service.config import load_settings
 from service.db import open_database
 from service.errors import UsageError
+from service.words import inert, plural
 from workers.cli.console import OK, check_writable, console
 from workers.cli.stored import named_submission
-from workers.cli.words import inert, plural
 
 ALL = 10**6
 """A limit for a query that should have none."""

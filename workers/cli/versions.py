@@ -27,7 +27,8 @@ from service.edges import (
 from service.imports import import_columns, need_text, reasons
 from service.spans import Columns, bad, good, listed, spans, untried
 from service.verdicts import Verdict
-from workers.cli.words import cell_text, inert
+from service.words import inert
+from workers.cli.words import cell_text
 
 if TYPE_CHECKING:
     from service.store.views import CellRow

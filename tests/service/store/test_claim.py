@@ -20,7 +20,7 @@ from service.claims import LEASE_S, Choice, Holder, HostView, LeaseView, QueuedJ
 from service.models import Attempt, Cell, GpuLease, Job, Result
 from service.store.held import MAX_FAILURES
 from service.verdicts import Verdict
-from tests.support.stored import World, at, evidence, host, open_world
+from tests.support.stored import Template, World, at, evidence, host, open_world
 
 
 def test_a_claim_is_the_job_with_its_cells_under_a_new_fence(world: World) -> None:
@@ -273,7 +273,7 @@ STEPS = st.lists(
 @settings(max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(steps=STEPS, verdicts=st.lists(st.sampled_from(list(Verdict)), min_size=1, max_size=5))
 def test_counts_are_what_the_results_say_whatever_happens(
-    steps: list[tuple[str, int]], verdicts: list[Verdict], template: Path, tmp_path_factory: pytest.TempPathFactory
+    steps: list[tuple[str, int]], verdicts: list[Verdict], template: Template, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world = open_world(tmp_path_factory.mktemp("counts"), template)
     held: list[store.ClaimedJob] = []

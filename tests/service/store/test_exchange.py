@@ -17,7 +17,7 @@ from service import store
 from service.models import Submission
 from service.policy import load_policy
 from service.verdicts import Verdict
-from tests.support.stored import World, at, blob, case, checkout, evidence, judgement, open_world
+from tests.support.stored import Template, World, at, blob, case, checkout, evidence, judgement, open_world
 
 Record = dict[str, Any]
 CONTROL = ControlInfo("exchange/zero", "exchange", case("a").id, ("eager",), ("zero_gradient",))
@@ -60,7 +60,7 @@ def filled(world: World) -> World:
 
 
 @pytest.fixture
-def empty(tmp_path: Path, template: Path) -> Iterator[World]:
+def empty(tmp_path: Path, template: Template) -> Iterator[World]:
     opened = open_world(tmp_path / "empty", template)
     yield opened
     opened.db.dispose()

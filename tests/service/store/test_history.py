@@ -175,7 +175,7 @@ def test_signatures_of_older_results_are_read_in_todays_words(world: World) -> N
     own = world.submit(["a"], torch=["2.3.1"]).id
     world.run()
     with world.db.read() as session:
-        assert session.scalars(sa.select(Result.signature).distinct()).first() == "needs torch.library.custom_op"
+        assert "needs torch.library.custom_op" in session.scalars(sa.select(Result.signature).distinct()).all()
         assert [row.signature for row in store.cells_of(session, 1)] == [CUSTOM_OP] * 2
         assert [row.signature for row in store.history(session, submission=own)] == [CUSTOM_OP]
     assert [fact.signature for fact in facts(world, "deepspeed==1")] == [CUSTOM_OP, ""]

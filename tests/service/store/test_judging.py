@@ -17,7 +17,7 @@ from service import db, store
 from service.models import Result
 from service.policy import load_policy, policy_to_data
 from service.verdicts import Verdict
-from tests.support.stored import World, at, blob, case, checkout, evidence, judgement, open_world
+from tests.support.stored import Template, World, at, blob, case, checkout, evidence, judgement, open_world
 
 POLICY_2 = dataclasses.replace(load_policy(), version="2")
 POLICY_3 = dataclasses.replace(load_policy(), version="3")
@@ -155,7 +155,7 @@ def exported(world: World) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def other(tmp_path: Path, template: Path) -> Any:
+def other(tmp_path: Path, template: Template) -> Any:
     opened = open_world(tmp_path / "other", template)
     yield opened
     opened.db.dispose()
@@ -251,7 +251,8 @@ def test_a_database_of_the_first_schema_keeps_everything_both_ways(tmp_path: Pat
 
 def _migrate(url: sa.URL, to: str) -> None:
     engine = db.create_engine(url)
-    sa.event.listen(engine, "connect", lambda raw, _entry: raw.execute("PRAGMA foreign_keys = OFF"))
+    if url.get_backend_name() == "sqlite":
+        sa.event.listen(engine, "connect", lambda raw, _entry: raw.execute("PRAGMA foreign_keys = OFF"))
     with engine.begin() as connection:
         config = db._script()
         config.attributes["connection"] = connection

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.workers.runtimes.conftest import bench, only_index  # noqa: F401 - fixtures
-from workers.cli.app import app
+from workers.cli import application
 
 Gradmatrix = Callable[..., tuple[int, str, str]]
 """Runs the command line with these words; exit status, stdout, stderr."""
@@ -28,7 +28,7 @@ def gradmatrix(home: Path) -> Gradmatrix:
     """The command line, in this process."""
 
     def call(*words: str, stdin: str | None = None) -> tuple[int, str, str]:
-        done = CliRunner().invoke(app, list(words), input=stdin, prog_name="gradmatrix")
+        done = CliRunner().invoke(application(), list(words), input=stdin, prog_name="gradmatrix")
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return done.exit_code, done.stdout, done.stderr

@@ -8,9 +8,9 @@ import pytest
 from rich.cells import cell_len
 
 from service.store.views import CellRow
+from service.words import TO
 from tests.workers.cli.rows import HEADS, known_fault, row
 from workers.cli.grid import grid
-from workers.cli.words import TO
 
 
 def printed(rows: list[CellRow], width: int, *, all_rows: bool = False) -> str:

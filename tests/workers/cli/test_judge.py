@@ -18,7 +18,7 @@ from service.db import open_database
 from service.evidence import Evidence
 from service.judge import judge, judge_control
 from service.policy import load_policy
-from tests.support.stored import World, case, open_world
+from tests.support.stored import Template, World, case, open_world
 from tests.workers.cli.conftest import Gradmatrix
 from tests.workers.matter import Named, evidence_of, raw
 
@@ -28,15 +28,15 @@ CONTROL = ControlInfo("exchange/off", "exchange", CASE.id, ("eager",), ("scaled"
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
     """An empty database, migrated once."""
     path = tmp_path_factory.mktemp("template")
     open_world(path).db.dispose()
-    return path
+    return Template(path)
 
 
 @pytest.fixture(autouse=True)
-def migrated(home: Path, template: Path) -> None:
+def migrated(home: Path, template: Template) -> None:
     open_world(home, template).db.dispose()
 
 

@@ -20,7 +20,7 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         (("run",), "name at least one subject to test: "),
         (
             ("run", "deepspeed==0.18.3"),
-            "say on which torch: --torch V, once per version; there are 2.2.2, 2.3.1, 2.4.1, 2.5.1",
+            "say on which torch (--torch V): a version, a range, latest or all; there are 2.2.2, 2.3.1, 2.4.1, 2.5.1",
         ),
         ((*GOOD[:2], "--torch", "2.11.1"), "torch 2.11.1 is not in the catalogue: did you mean 2.11.0"),
         (
@@ -32,7 +32,7 @@ GOOD = ("run", "deepspeed==0.18.3", "--torch", "2.11.0")
         ((*GOOD, "--world-size", "two"), "world size 'two' is not known: there are 2, 4, 8"),
         ((*GOOD, "--world-size", "-2"), "world size '-2' is not known: there are 2, 4, 8"),
         ((*GOOD, "--transport", "glo"), "transport 'glo' is not known: did you mean gloo"),
-        ((*GOOD, "--transport", "nccl"), "this host has no nccl: it has no GPU, and what there is: gloo, nc"),
+        ((*GOOD, "--transport", "nccl"), "no host here has nccl, for want of a GPU; there is: gloo, nc"),
         (("run", "torch==2.11.0", "--torch", "2.11.0"), "as a subject torch has no version: name it torch"),
         (("run", "torch>=2", "--torch", "2.11.0"), "as a subject torch has no version: name it torch"),
         ((*GOOD, "--mode", "jit"), "mode 'jit' is not known: there are eager, aot_eager, inductor"),

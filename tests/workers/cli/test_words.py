@@ -4,8 +4,9 @@ import pytest
 from rich.console import Console
 
 from service.verdicts import VERDICTS, Verdict
+from service.words import TIMES, TO, human_bytes, human_seconds, inert, number
 from tests.workers.cli.rows import row
-from workers.cli.words import TIMES, TO, cell_text, cells_text, human_bytes, human_seconds, inert, number
+from workers.cli.words import cell_text, cells_text
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import math
 
 from service.edges import Known
 from service.imports import Import
+from service.reports.cells import cells_json
 from tests.workers.cli.rows import row
-from workers.cli.report import cells_json
 
 
 def test_numbers_that_json_cannot_hold_become_null_and_nothing_else_changes() -> None:

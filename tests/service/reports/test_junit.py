@@ -4,9 +4,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from service.reports.junit import junit
 from service.store.views import CellRow
 from tests.workers.cli.rows import known_fault, row
-from workers.cli.junit import junit
 
 
 def parsed(*rows: CellRow) -> ElementTree.Element:

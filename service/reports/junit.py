@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from service.verdicts import Verdict
-from workers.cli.words import cell_text, inert, verdict_of
+from service.words import cell_says, inert, verdict_of
 
 if TYPE_CHECKING:
     from service.store.views import CellRow
@@ -74,7 +74,7 @@ def _message(row: CellRow) -> str:
     if verdict is None:
         return f"no result: {row.state}"
     forward = " (the forward agreed)" if row.forward_ok and verdict.failing else ""
-    return f"{cell_text(row).plain}{forward}: {verdict.info.meaning}"
+    return f"{cell_says(row)}{forward}: {verdict.info.meaning}"
 
 
 def _where(row: CellRow) -> str:

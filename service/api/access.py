@@ -1,0 +1,101 @@
+"""Who may ask: bearer tokens with a scope, and on one person's own machine that person.
+
+A route names the least scope that it needs (:func:`needs`). ``read`` is open to everyone where the setting
+``public_reading`` says so. Without any token a service that runs for one person (``gradmatrix serve``) takes whoever
+reaches it over the loopback address for that person; it looks at the Host header too, so that a name which somebody
+else points at this machine does not count, and at the Origin that a browser states, so that a page of somebody else's
+cannot act in that person's name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from service import store
+from service.api.problems import ApiError
+from service.api.state import State, state_of
+from service.models import SCOPES
+
+READ, SUBMIT, ADMIN = SCOPES
+ANONYMOUS, OWNER = "anonymous", "owner"
+CHALLENGE = {"WWW-Authenticate": "Bearer"}
+bearer = HTTPBearer(
+    auto_error=False, description="A token that `gradmatrix token create` made; its scope is read, submit or admin."
+)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks; ``scope`` is what it may do, or None."""
+
+    name: str
+    scope: str | None
+
+    def may(self, scope: str) -> bool:
+        """Whether what needs ``scope`` is allowed."""
+        return self.scope is not None and SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+
+def caller(request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]) -> Caller:
+    """Who asks. Raises ApiError 401 for a token that opens nothing."""
+    state = state_of(request)
+    if credentials is not None:
+        return _of_token(state, credentials.credentials)
+    if request.headers.get("authorization"):
+        raise ApiError(401, "send the token as `Authorization: Bearer gm_…`", CHALLENGE)
+    if state.embedded and _from_here(request):
+        return Caller(OWNER, ADMIN)
+    return Caller(ANONYMOUS, READ if state.settings.public_reading or state.embedded else None)
+
+
+def _of_token(state: State, secret: str) -> Caller:
+    with state.database.read() as session:
+        token = store.find_token(session, secret)
+    if token is None:
+        raise ApiError(401, "the token is not known, or was revoked", CHALLENGE)
+    if store.stale_use(token):
+        with state.database.session() as session:
+            store.note_use(session, token)
+    return Caller(token.name, token.scope)
+
+
+def _from_here(request: Request) -> bool:
+    """Whether the request came over the loopback address, and was meant for it."""
+    host = request.headers.get("host", "")
+    named = urlsplit(f"//{host}").hostname or ""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        return False  # a browser says so whose page sends it
+    return request.client is not None and _is_loopback(request.client.host) and _is_loopback(named)
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def needs(scope: str) -> Callable[..., Caller]:
+    """The dependency of a route that needs ``scope``."""
+
+    def allowed(who: Annotated[Caller, Depends(caller)]) -> Caller:
+        if who.may(scope):
+            return who
+        if who.name == ANONYMOUS:
+            raise ApiError(401, f"this needs a token of scope {scope}: `Authorization: Bearer gm_…`", CHALLENGE)
+        raise ApiError(403, f"this needs scope {scope}; the token {who.name!r} has {who.scope}")
+
+    return allowed
+
+
+def scoped(scope: str) -> dict[str, Any]:
+    """What a route says of itself in the OpenAPI document: the scope that it needs."""
+    return {"x-scope": scope}

@@ -1,0 +1,170 @@
+"""Submissions: asked for, looked at, followed, cancelled, run again."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from service import store
+from service.api.access import ADMIN, READ, SUBMIT, Caller, needs, scoped
+from service.api.forms import Pin, SubmissionForm
+from service.api.once import Key, once
+from service.api.paging import LIMIT, Cursor, Limit, Page, after, page
+from service.api.problems import ApiError, documented
+from service.api.state import State, state_of
+from service.broker import announce
+from service.claims import PRIORITIES
+from service.errors import UsageError
+from service.models import SUBMISSION_STATES
+from service.order import Wanted, check
+from service.reports.junit import junit
+from service.store import CellRow, SubmissionView
+from service.verdicts import VERDICTS
+
+router = APIRouter(prefix="/submissions", tags=["submissions"])
+Id = Annotated[int, Path(ge=1, lt=2**31, description="The submission's number.", examples=[3])]
+Reader = Annotated[Caller, Depends(needs(READ))]
+Submitter = Annotated[Caller, Depends(needs(SUBMIT))]
+Admin = Annotated[Caller, Depends(needs(ADMIN))]
+USUAL_TRANSPORTS = ("gloo", "nccl-dispatch")
+"""What a fleet of which no host has shown itself yet is taken to have."""
+
+
+@router.post("", status_code=202, openapi_extra=scoped(SUBMIT), responses=documented(400, 401, 403, 422, 503))
+def submit(
+    form: SubmissionForm, who: Submitter, request: Request, response: Response, key: Key = None
+) -> SubmissionView:
+    """Ask for an evaluation. What was asked for is checked here; finding and fetching the subjects follows."""
+    state = state_of(request)
+    wanted = order(form, state, who)
+    priority = PRIORITIES[form.reason] if form.priority is None else form.priority
+    if priority > max(PRIORITIES.values()) and not who.may(ADMIN):
+        raise ApiError(403, f"a priority above {max(PRIORITIES.values())} needs scope {ADMIN}")
+    asked = {"wanted": wanted.to_json(), "rerun": form.rerun}
+    with state.database.session() as session:
+        make = partial(store.open_submission, session, requester=who.name, reason=form.reason, priority=priority)
+        view = once(session, who, key, form.model_dump_json(), partial(make, request=asked))
+    announce(state.database, state.broker)
+    response.headers["Location"] = f"/api/v1/submissions/{view.id}"
+    return view
+
+
+def order(form: SubmissionForm, state: State, who: Caller) -> Wanted:
+    """The form's words, every one of them checked. Raises UsageError."""
+    with state.database.read() as session:
+        there = {transport for host in store.hosts(session) for transport in host.transports}
+    usual = tuple(sorted(there)) or USUAL_TRANSPORTS
+    try:
+        wanted = form.wanted(state.settings.default_repository, usual)
+    except ValueError as error:
+        raise ApiError(422, f"body.subjects: {error}") from None
+    checked = check(wanted, state.settings, wanted.transports)
+    paths = [subject.text for subject in checked.subjects if subject.kind == "path"]
+    if paths and not (state.embedded and who.may(ADMIN)):
+        raise UsageError(f"{paths[0]!r} is a folder, and this service tests releases and commits only")
+    return wanted
+
+
+@router.get("", openapi_extra=scoped(READ), responses=documented(401, 422))
+def submissions(
+    request: Request,
+    _: Reader,
+    cursor: Cursor = None,
+    limit: Limit = LIMIT,
+    state: Annotated[list[str] | None, Query(description="Only those in one of these states.")] = None,
+    requester: Annotated[str | None, Query(max_length=255)] = None,
+) -> Page[SubmissionView]:
+    """The newest submissions first."""
+    _known(state or (), SUBMISSION_STATES, "state")
+    with state_of(request).database.read() as session:
+        found = store.page_of_submissions(session, limit + 1, after(cursor), states=state or (), requester=requester)
+    return Page[SubmissionView](**page(found, limit, found[min(limit, len(found)) - 1].id if found else None))
+
+
+@router.get("/{submission}", openapi_extra=scoped(READ), responses=documented(401, 404))
+def submission(submission: Id, request: Request, _: Reader) -> SubmissionView:
+    """One submission, and how far it is."""
+    with state_of(request).database.read() as session:
+        return store.submission(session, submission)
+
+
+@router.get("/{submission}/cells", openapi_extra=scoped(READ), responses=documented(401, 404, 422))
+def cells(
+    submission: Id,
+    request: Request,
+    _: Reader,
+    cursor: Cursor = None,
+    limit: Limit = LIMIT,
+    verdict: Annotated[list[str] | None, Query(description="Only cells with one of these verdicts.")] = None,
+    family: Annotated[list[str] | None, Query(description="Only cells of these families.")] = None,
+) -> Page[CellRow]:
+    """Its cells with their current answers, by their number."""
+    _known(verdict or (), VERDICTS, "verdict")
+    with state_of(request).database.read() as session:
+        found = store.page_of_cells(
+            session, submission, limit + 1, after(cursor), verdicts=verdict or (), families=family or ()
+        )
+    return Page[CellRow](**page(found, limit, found[min(limit, len(found)) - 1].cell if found else None))
+
+
+@router.get(
+    "/{submission}/junit.xml",
+    openapi_extra=scoped(READ),
+    responses={200: {"content": {"application/xml": {}}, "description": "The report."}, **documented(401, 404)},
+    response_class=Response,
+)
+def junit_xml(submission: Id, request: Request, _: Reader) -> Response:
+    """Its cells as JUnit XML."""
+    with state_of(request).database.read() as session:
+        rows = store.cells_of(session, submission)
+    return Response(junit(rows), media_type="application/xml")
+
+
+@router.post("/{submission}/cancel", openapi_extra=scoped(SUBMIT), responses=documented(401, 403, 404))
+def cancel(submission: Id, request: Request, _: Submitter) -> SubmissionView:
+    """Cancel it, and the jobs that no other submission waits for. What is answered stays."""
+    with state_of(request).database.session() as session:
+        store.cancel(session, submission)
+        return store.submission(session, submission)
+
+
+@router.post("/{submission}/rerun", status_code=202, openapi_extra=scoped(SUBMIT), responses=documented(401, 404, 409))
+def rerun(submission: Id, request: Request, response: Response, who: Submitter, key: Key = None) -> SubmissionView:
+    """Ask for the same again, whether it has answers or not."""
+    state = state_of(request)
+    with state.database.session() as session:
+        before = store.submission(session, submission)
+        if "wanted" not in before.request:
+            raise ApiError(409, f"submission {submission} was not made here: ask for it anew")
+        asked: dict[str, Any] = {**before.request, "rerun": True}
+        make = partial(store.open_submission, session, requester=who.name, reason="manual")
+        make = partial(make, priority=PRIORITIES["manual"], request=asked)
+        view = once(session, who, key, f"rerun of submission {submission}", make)
+    announce(state.database, state.broker)
+    response.headers["Location"] = f"/api/v1/submissions/{view.id}"
+    return view
+
+
+@router.post("/{submission}/approve", openapi_extra=scoped(ADMIN), responses=documented(401, 403, 404, 409))
+def approve(submission: Id, request: Request, _: Admin) -> SubmissionView:
+    """Let one go on that is held, of a stranger's pull request. It is bound to the commit that was proposed."""
+    state = state_of(request)
+    with state.database.session() as session:
+        view = store.approve(session, submission)
+    announce(state.database, state.broker)
+    return view
+
+
+@router.patch("/{submission}", openapi_extra=scoped(ADMIN), responses=documented(401, 403, 404, 422))
+def pin(submission: Id, form: Pin, request: Request, _: Admin) -> SubmissionView:
+    """Keep everything that it cites for good, or no longer."""
+    with state_of(request).database.session() as session:
+        return store.pin(session, submission, form.pinned)
+
+
+def _known(words: Any, known: Any, what: str) -> None:
+    for word in words:
+        if word not in known:
+            raise UsageError(f"{what} {word!r} is not known: there are {', '.join(known)}")

@@ -1,0 +1,33 @@
+"""The application: every route under one roof.
+
+On the straight line this is where a request comes in. ``gradmatrix api`` serves it for a fleet, ``gradmatrix serve``
+with a worker beside it for one person.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from service.api import cells, events, fleet, health, problems, results, submissions
+from service.api.state import State
+
+PREFIX = "/api/v1"
+DESCRIPTION = """
+For this commit, on which torch versions and world sizes do the gradients still agree with the truth?
+
+Errors are `application/problem+json` everywhere. Lists come in pages: `next` of one is the `cursor` of the one behind
+it. A POST may carry an `Idempotency-Key`; sent again with the same body, it is answered with the same submission.
+"""
+
+
+def create_app(state: State) -> FastAPI:
+    """The application over ``state``."""
+    app = FastAPI(title="gradmatrix", version=version("gradmatrix"), description=DESCRIPTION.strip())
+    app.state.gradmatrix = state
+    problems.install(app)
+    for part in (events, submissions, cells, results, fleet):
+        app.include_router(part.router, prefix=PREFIX)
+    app.include_router(health.router)
+    return app

@@ -1,0 +1,89 @@
+"""Putting right what nobody is left to put right: the reconciler.
+
+On the straight line this stands beside everything: each act is one transaction over the store, and any of them may be
+done twice. One reconciler acts at a time (:func:`acting`); the others wait for it to be gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from service import store
+from service.broker import Publisher, announce
+from service.claims import BEAT_S
+from service.db import Database
+from service.store.sql import utcnow
+
+LOCK = 0x67726D72
+KEYS_KEPT = timedelta(days=7)
+"""How long an Idempotency-Key is remembered."""
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Acts every beat, as long as it is the one that may."""
+
+    def __init__(self, database: Database, broker: Publisher) -> None:
+        self._database, self._broker = database, broker
+
+    def run(self, stop: threading.Event) -> None:
+        """Act until ``stop`` is set. A database that is away is waited for."""
+        while not stop.is_set():
+            try:
+                with acting(self._database) as mine:
+                    while mine and not stop.wait(BEAT_S):
+                        self.once()
+            except SQLAlchemyError as error:
+                log.warning("the database cannot be reached; trying again: %s", error)
+            stop.wait(BEAT_S)
+
+    def once(self) -> dict[str, int]:
+        """Everything once; what was put right, by name."""
+        done = {
+            "requeued": self._in_transaction(lambda session: len(store.reclaim(session))),
+            "keys_forgotten": self._in_transaction(lambda session: store.forget_keys(session, utcnow() - KEYS_KEPT)),
+            "unsettled": self._in_transaction(store.settle_all),
+        }
+        announce(self._database, self._broker)
+        for name, number in done.items():
+            if number:
+                log.info("reconciler: %d %s", number, name.replace("_", " "))
+                self._in_transaction(partial(_counted, name=name, number=number))
+        return done
+
+    def _in_transaction(self, act: Callable[[Session], int]) -> int:
+        with self._database.session() as session:
+            return act(session)
+
+
+def _counted(session: Session, *, name: str, number: int) -> int:
+    store.count_act(session, name, number)
+    return number
+
+
+@contextmanager
+def acting(database: Database) -> Iterator[bool]:
+    """Whether this is the one reconciler that acts, for as long as this lasts.
+
+    On PostgreSQL it is who holds an advisory lock of a connection of its own, which ends with the process; an embedded
+    database has one service only.
+    """
+    if database.engine.dialect.name != "postgresql":
+        yield True
+        return
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        mine = bool(connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))))
+        try:
+            yield mine
+        finally:
+            if mine:
+                connection.execute(sa.select(sa.func.pg_advisory_unlock(LOCK)))

@@ -1,0 +1,1 @@
+"""Submissions as documents for programs: JSON, JUnit, and what the store knows beside them."""

@@ -1,0 +1,46 @@
+"""The files of checkouts, for workers whose host never fetched them.
+
+On the straight line this stands behind ``service.subjects``: where the database is a fleet's, whoever fetched a
+checkout puts its tar here, and ``workers.fetch`` takes it from here on every other host.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.models import Checkout, CheckoutPart
+from service.store.sql import NotFound, pack, unpack
+
+PART_BYTES = 2**20
+
+
+def keep_checkout(session: Session, digest: str, tar: IO[bytes]) -> None:
+    """Keep the tar of a stored checkout, unless it is kept already."""
+    checkout = _checkout(session, digest)
+    # One process at a time: the second one finds what the first has put there.
+    session.get_one(Checkout, checkout, with_for_update=True)
+    kept = sa.select(CheckoutPart.position).where(CheckoutPart.checkout_id == checkout).limit(1)
+    if session.scalars(kept).first() is not None:
+        return
+    position = 0
+    while data := tar.read(PART_BYTES):
+        session.execute(
+            sa.insert(CheckoutPart).values(checkout_id=checkout, position=position, size=len(data), data=pack(data))
+        )
+        position += 1
+
+
+def checkout_part(session: Session, digest: str, position: int) -> bytes | None:
+    """One piece of a checkout's tar, or None behind the last."""
+    row = session.get(CheckoutPart, (_checkout(session, digest), position))
+    return None if row is None else unpack(row.data, row.size)
+
+
+def _checkout(session: Session, digest: str) -> int:
+    found = session.scalars(sa.select(Checkout.id).where(Checkout.digest == digest)).first()
+    if found is None:
+        raise NotFound(f"there is no checkout {digest}")
+    return found

@@ -1,0 +1,111 @@
+"""Asking a service from the command line: what is asked arrives, and what it comes to is shown as `run` shows it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.api.state import State
+from service.verdicts import Verdict
+from tests.service.api.conftest import Api, api, database, migrated  # noqa: F401 - fixtures
+from tests.support.serving import served
+from tests.support.trees import git
+from tests.workers.cli.conftest import Gradmatrix
+from workers.fetch import Fetcher
+
+ONE = ("--torch", "2.11.0", "--mode", "eager", "--transport", "gloo", "--case", "dim0[dtype=float32,loss=square]")
+
+
+@pytest.fixture
+def there(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:  # noqa: F811
+    """A service that the settings name, with a token that may submit."""
+    with served(State(api.settings, api.world.db, api.broker, embedded=False)) as address:
+        monkeypatch.setenv("GRADMATRIX_SERVER", address)
+        monkeypatch.setenv("GRADMATRIX_TOKEN", api.secrets["submit"])
+        yield api
+
+
+def fetch_one(api: Api) -> None:  # noqa: F811
+    """Take on the next submission that comes in."""
+    while not Fetcher(api.settings, api.world.db, api.broker).one():
+        time.sleep(0.05)
+
+
+def test_submit_says_its_number_and_cancel_takes_it(gradmatrix: Gradmatrix, there: Api) -> None:
+    assert gradmatrix("submit", "deepspeed==0.18.3", *ONE) == (0, "submission s1: resolving\n", "")
+    assert there.world.view(1).request["wanted"]["cases"] == ["dim0[dtype=float32,loss=square]"]
+    assert gradmatrix("cancel", "s1") == (0, "submission s1: cancelled\n", "")
+
+
+@pytest.mark.parametrize(("verdict", "status"), [(Verdict.AGREE, 0), (Verdict.ZERO_GRADIENT, 1), (Verdict.INFRA, 2)])
+def test_wait_follows_it_and_exits_as_run_does(
+    gradmatrix: Gradmatrix, there: Api, tmp_path: Path, verdict: Verdict, status: int
+) -> None:
+    sha = git(there.repository, "rev-parse", "HEAD")
+
+    def work() -> None:
+        fetch_one(there)
+        there.world.run(verdict)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    report = tmp_path / "report.json"
+    done, out, err = gradmatrix("submit", sha, *ONE, "--wait", "--json", str(report), "--junit", str(tmp_path / "x"))
+    worker.join()
+    assert done == status, err
+    assert "s1: done, 1 of 1 cell" in err
+    assert f"deepspeed@{sha[:12]}" in out
+    (cell,) = json.loads(report.read_text())
+    assert cell["verdict"] == verdict
+    assert "<testsuites" in (tmp_path / "x").read_text()
+
+
+def test_what_cannot_be_resolved_is_an_error(gradmatrix: Gradmatrix, there: Api) -> None:
+    worker = threading.Thread(target=lambda: fetch_one(there))
+    worker.start()
+    status, out, err = gradmatrix("submit", f"git+{there.repository}@nowhere", *ONE, "--wait")
+    worker.join()
+    assert (status, out) == (2, "")
+    assert "submission s1 could not be run: " in err
+    assert "has no branch or tag 'nowhere'" in err
+
+
+def test_a_cell_once_more(gradmatrix: Gradmatrix, there: Api) -> None:
+    there.world.submit(["a"])
+    (cell,) = there.world.run()
+    assert gradmatrix("rerun", str(cell)) == (0, "submission s2: queued\n", "")
+    assert gradmatrix("rerun", "j1")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("submit", *ONE), "name at least one subject to test"),
+        (("submit", "deepspeed==0.18.3"), "say on which torch: --torch V"),
+        (("submit", "deepspeed==0.18.3", "--torch", "9"), "torch 9 is not in the catalogue"),
+        (("submit", "deepspeed==0.18.3", "--torch", "2.11.0", "--world-size", "two"), "a world size is a number"),
+        (("submit", "deepspeed==0.18.3", *ONE, "--json", "x"), "they need --wait"),
+        (("submit", "deepspeed==0.18.3", *ONE, "--suite", "all"), "suite: Input should be 'default' or 'full'"),
+        (("submit", "deepspeed==0.18.3", *ONE, "--priority", "99"), "needs scope admin"),
+        (("cancel", "3"), "there is no submission 3"),
+        (("cancel", "x3"), "'x3' is no number of one"),
+        (("rerun", "99"), "there is no cell 99"),
+        (("rerun", "s0"), "'s0' is no number of one"),
+    ],
+)
+def test_bad_input_is_one_error(gradmatrix: Gradmatrix, there: Api, words: tuple[str, ...], said: str) -> None:
+    status, out, err = gradmatrix(*words)
+    assert (status, out) == (2, "")
+    assert said in err
+
+
+def test_a_service_that_is_not_there(gradmatrix: Gradmatrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    status, _, err = gradmatrix("cancel", "s1", "--server", "http://127.0.0.1:9")
+    assert status == 2
+    assert "http://127.0.0.1:9/api/v1 cannot be reached" in err

@@ -1,0 +1,78 @@
+"""What the keeper of a service does: tokens, and the schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service import store
+from service.config import Settings
+from service.db import open_database
+from tests.workers.cli.conftest import Gradmatrix
+
+
+def test_a_token_is_shown_once_listed_without_its_secret_and_revoked(gradmatrix: Gradmatrix, home: Path) -> None:
+    status, out, err = gradmatrix("token", "create", "ci of one repository", "--scope", "submit")
+    secret = out.strip()
+    assert (status, secret[:3], len(secret)) == (0, "gm_", 46)
+    assert "shown only now" in err
+    database = open_database(Settings(home=home))
+    with database.read() as session:
+        found = store.find_token(session, secret)
+        assert found is not None
+        assert (found.name, found.scope) == ("ci of one repository", "submit")
+    _, listed, _ = gradmatrix("token", "list")
+    assert secret[:11] in listed
+    assert secret not in listed
+    assert gradmatrix("token", "revoke", "1")[0] == 0
+    with database.read() as session:
+        assert store.find_token(session, secret) is None
+    assert "revoked" in gradmatrix("token", "list")[1]
+    database.dispose()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("create", "x", "--scope", "wrte"), "scope 'wrte' is not known: there are read, submit, admin"),
+        (("create", " ", "--scope", "read"), "a token needs a name"),
+        (("revoke", "7"), "there is no token 7"),
+    ],
+)
+def test_bad_input_is_one_error(gradmatrix: Gradmatrix, words: tuple[str, ...], said: str) -> None:
+    status, out, err = gradmatrix("token", *words)
+    assert (status, out) == (2, "")
+    assert said in err
+
+
+def test_the_schema_is_brought_up_to_date(gradmatrix: Gradmatrix) -> None:
+    assert gradmatrix("db", "upgrade")[:2] == (0, "the schema is 0003, as this program needs it\n")
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", ":80"])
+def test_an_address_that_is_none_is_refused(
+    gradmatrix: Gradmatrix, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("GRADMATRIX_LISTEN", address)
+    status, _, err = gradmatrix("serve")
+    assert status == 2
+    assert "HOST:PORT" in err
+    monkeypatch.delenv("GRADMATRIX_LISTEN")
+    status, _, err = gradmatrix("serve", "--listen", address)
+    assert status == 2
+    assert "HOST:PORT" in err
+
+
+def test_a_port_that_is_taken_is_named(gradmatrix: Gradmatrix) -> None:
+    from workers.serving import bound
+
+    taken = bound("127.0.0.1:0")
+    taken.listen()
+    try:
+        address = "{}:{}".format(*taken.getsockname())
+        status, _, err = gradmatrix("serve", "--listen", address)
+    finally:
+        taken.close()
+    assert status == 2
+    assert f"cannot listen on {address}: " in err

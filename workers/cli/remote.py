@@ -1,0 +1,137 @@
+"""``gradmatrix submit``, ``cancel`` and ``rerun``: what is asked of a service, here or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from service.config import load_settings
+from service.errors import UsageError
+from service.words import inert, known_word, plural
+from workers.cli.console import INCOMPLETE, OK, check_writable, console, show, write_text
+from workers.cli.run import Asked, Shown
+
+if TYPE_CHECKING:
+    from service.client import Client
+    from service.store.views import SubmissionView
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the service is, and with which token; None: as the settings say."""
+
+    address: str | None = None
+    token: str | None = None
+
+
+def submit(asked: Asked, shown: Shown, server: Server, *, wait: bool, priority: int | None) -> int:
+    """Ask for an evaluation; with ``wait`` follow it, print its outcome and exit as ``run`` does."""
+    from pydantic import ValidationError
+
+    from service.api.forms import SubmissionForm
+    from service.order import split
+
+    if (shown.json or shown.junit) and not wait:
+        raise UsageError("--json and --junit write what a submission comes to: they need --wait")
+    check_writable(shown.json)
+    check_writable(shown.junit)
+    try:
+        form = SubmissionForm(
+            subjects=list(asked.subjects),
+            torch=list(split(asked.torch)),
+            world_sizes=[int(word) for word in split(asked.world_sizes)],
+            transports=list(split(asked.transports)),
+            modes=list(split(asked.modes)),
+            cases=list(asked.cases),
+            suite=asked.suite,
+            rerun=asked.rerun,
+            priority=priority,
+        )
+    except (ValidationError, ValueError) as error:
+        raise UsageError(_why(error)) from None
+    with _client(server) as client:
+        view = client.submit(form)
+        return _followed(client, view, shown) if wait else _told(view)
+
+
+def _why(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return f"a world size is a number: {error}"
+    first = error.errors()[0]
+    named = {"subjects": "name at least one subject to test", "torch": "say on which torch: --torch V"}
+    return named.get(str(first["loc"][0]), f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+
+def cancel(text: str, server: Server) -> int:
+    """Cancel the submission ``s3``."""
+    with _client(server) as client:
+        return _told(client.cancel(_number(text, "s")))
+
+
+def rerun(text: str, server: Server, *, wait: bool) -> int:
+    """Run a cell (``17``), a job (``j4``) or a submission (``s3``) again."""
+    kinds = {"s": "submissions", "j": "jobs"}
+    what = kinds.get(text[:1], "cells")
+    with _client(server) as client:
+        view = client.rerun(what, _number(text, text[:1] if what != "cells" else ""))
+        return _followed(client, view, Shown()) if wait else _told(view)
+
+
+def _number(text: str, letter: str) -> int:
+    digits = text.removeprefix(letter)
+    if not digits.isdecimal() or int(digits) == 0:
+        raise UsageError(f"{text!r} is no number of one: submissions are s1, s2, …, jobs j1, j2, …, and cells 1, 2, …")
+    return int(digits)
+
+
+@contextmanager
+def _client(server: Server) -> Iterator[Client]:
+    from service.client import Client
+
+    settings = load_settings()
+    address = server.address or settings.server or f"http://{settings.listen}"
+    client = Client(address, server.token or settings.token)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def _told(view: SubmissionView) -> int:
+    console().print(f"submission s{view.id}: {view.state}", soft_wrap=True)
+    return OK
+
+
+def _followed(client: Client, view: SubmissionView, shown: Shown) -> int:
+    """Say what happens until the end, then what it came to."""
+    from service.findings import sentences
+    from service.reports.cells import cells_json
+    from workers.cli.summary import Heading, exit_status, submission_lines
+
+    progress = console(stderr=True)
+    progress.print(f"submission s{view.id}: {view.state}", soft_wrap=True)
+    state, done = view.state, -1
+    for event in client.events(view.id):
+        data: dict[str, Any] = event.data
+        if event.kind == "fetching":
+            progress.print(inert(str(data)), soft_wrap=True)
+        elif event.kind == "submission" and (data["state"], data["done"]) != (state, done):
+            state, done = data["state"], data["done"]
+            counts = ", ".join(f"{count} {known_word(word)}" for word, count in data["counts"].items())
+            said = f"s{view.id}: {state}, {done} of {plural(data['cells'], 'cell')}" + (f": {counts}" if counts else "")
+            progress.print(said, soft_wrap=True)
+    view = client.submission(view.id)
+    if view.state == "failed":
+        raise UsageError(f"submission s{view.id} could not be run: {view.note}")
+    rows = client.cells(view.id)
+    out = console(stderr="-" in (shown.json, shown.junit))
+    show(out, submission_lines(Heading(view.id, client.address, {}), rows, sentences(rows), out.width))
+    if shown.json:
+        write_text(shown.json, cells_json(rows, {}))
+    if shown.junit:
+        write_text(shown.junit, client.junit(view.id))
+    return exit_status(rows) if view.state == "done" else INCOMPLETE

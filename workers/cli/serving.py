@@ -1,0 +1,185 @@
+"""``gradmatrix serve``, ``token`` and ``db``: the service and what its keeper does to it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from service.config import load_settings
+from service.db import open_database
+from service.errors import UsageError
+from workers.cli.console import OK, console
+
+if TYPE_CHECKING:
+    from service.store import TokenView
+
+
+def serve(listen: str | None) -> int:
+    """The service for one person, until it is stopped."""
+    from service.api.state import State
+    from service.broker import LocalBroker
+    from workers import serving
+    from workers.runtimes.venv import VenvExecutor
+
+    settings = load_settings()
+    if settings.database_url or settings.broker_url:
+        raise UsageError(
+            "gradmatrix serve is for one person, with everything in one process; where database_url or broker_url is "
+            "set, run gradmatrix api, worker and beat"
+        )
+    database = open_database(settings)
+    _log()
+    out = console(stderr=True)
+    try:
+        made = serving.bound(listen or settings.listen)
+        broker = LocalBroker()
+        state = State(settings, database, broker, embedded=True)
+        with (
+            serving.working(settings, database, broker, VenvExecutor(settings)),
+            serving.reconciling(database, broker),
+        ):
+            address = serving.address_of(made)
+            told = f"gradmatrix serves {address} (the interface: {address}/docs); results in {settings.home}"
+            out.print(told, soft_wrap=True)
+            out.print("code runs as you, in virtual environments: give it only what you trust", soft_wrap=True)
+            serving.serve(state, made)
+            out.print("stopping: what is not done stays queued")
+    finally:
+        database.dispose()
+    return OK
+
+
+def _log() -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    for name in ("alembic", "celery", "kombu"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def api(listen: str | None) -> int:
+    """The interface alone, of a fleet."""
+    from service.api.state import State
+    from service.broker import publisher
+    from workers import serving
+
+    settings = load_settings()
+    database = open_database(settings)
+    _log()
+    try:
+        made = serving.bound(listen or settings.listen)
+        address = serving.address_of(made)
+        console(stderr=True).print(f"gradmatrix api on {address}", soft_wrap=True)
+        serving.serve(State(settings, database, publisher(settings), embedded=False), made)
+    finally:
+        database.dispose()
+    return OK
+
+
+def worker() -> int:
+    """A worker of a fleet: it claims jobs, fetches, and runs until it is stopped."""
+    from service.broker import LocalBroker
+    from workers import serving
+    from workers.app import listen
+    from workers.runtimes.venv import VenvExecutor
+
+    settings = load_settings()
+    database = open_database(settings)
+    _log()
+    broker = LocalBroker()
+    try:
+        with serving.working(settings, database, broker, VenvExecutor(settings)):
+            console(stderr=True).print("gradmatrix worker: looking for work", soft_wrap=True)
+            listen(settings, broker)
+    finally:
+        database.dispose()
+    return OK
+
+
+def beat() -> int:
+    """The reconciler of a fleet; of several one acts, and another one takes over when it is gone."""
+    from service.broker import publisher
+    from workers import serving
+    from workers.app import stopped
+
+    settings = load_settings()
+    database = open_database(settings)
+    _log()
+    try:
+        with stopped() as stop, serving.reconciling(database, publisher(settings)):
+            console(stderr=True).print("gradmatrix beat: putting right what nobody else does", soft_wrap=True)
+            stop.wait()
+    finally:
+        database.dispose()
+    return OK
+
+
+def token_create(name: str, scope: str) -> int:
+    """Print a new token's secret, once."""
+    from service import store
+
+    database = open_database(load_settings())
+    try:
+        with database.session() as session:
+            secret, view = store.create_token(session, name, scope)
+    finally:
+        database.dispose()
+    console(stderr=True).print(f"token {view.id}, {view.name!r}, scope {view.scope}; it is shown only now:")
+    console().print(secret)
+    return OK
+
+
+def token_list() -> int:
+    """Every token, without its secret."""
+    from service import store
+
+    database = open_database(load_settings())
+    try:
+        with database.read() as session:
+            found = store.tokens(session)
+    finally:
+        database.dispose()
+    out = console()
+    if not found:
+        out.print("no tokens: gradmatrix token create NAME --scope read|submit|admin makes one")
+        return OK
+    table = Table("", "name", "scope", "begins", "made", "last used", "", box=None, pad_edge=False)
+    for one in found:
+        table.add_row(*_columns(one))
+    out.print(table)
+    return OK
+
+
+def _columns(one: TokenView) -> tuple[str, ...]:
+    used = f"{one.used_at:%Y-%m-%d %H:%M}" if one.used_at else "never"
+    state = "revoked" if one.revoked_at else ""
+    return str(one.id), one.name, one.scope, one.prefix, f"{one.created_at:%Y-%m-%d}", used, state
+
+
+def token_revoke(token: int) -> int:
+    """From now on it opens nothing."""
+    from service import store
+
+    database = open_database(load_settings())
+    try:
+        with database.session() as session:
+            view = store.revoke_token(session, token)
+    finally:
+        database.dispose()
+    console().print(f"token {view.id}, {view.name!r}, opens nothing any more")
+    return OK
+
+
+def db_upgrade() -> int:
+    """Bring the configured database's schema up to date."""
+    import sqlalchemy as sa
+
+    from service import db
+
+    settings = load_settings()
+    if settings.database_url:
+        db.upgrade(sa.make_url(settings.database_url))
+    open_database(settings).dispose()  # an embedded one is brought up to date whenever it is opened
+    console().print(f"the schema is {db.head()}, as this program needs it")
+    return OK

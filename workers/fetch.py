@@ -1,0 +1,161 @@
+"""The task between a submission and its jobs: find its subjects, fetch them, lock its runtimes, plan.
+
+On the straight line this stands between ``service.api`` (which stored what was asked for) and ``workers.loop`` (which
+runs what is planned here). It has a state of its own, so that a slow fetch is seen and one that was killed is taken up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from service import store
+from service.broker import Broker, announce
+from service.claims import BEAT_S
+from service.config import Settings
+from service.db import Database
+from service.errors import GradmatrixError
+from service.order import Wanted, check
+from service.store import Resolving, StaleFence
+from service.subjects import Cache, Progress, Unreachable, resolve
+from workers.runtimes import SourceUnavailableError
+from workers.runtimes.locking import ensure_locked
+
+REPORT_S = 1.0
+"""How often, at most, the database is told how far it is."""
+
+
+class Fetcher:
+    """Takes submissions on, one after the other, until it is told to stop."""
+
+    def __init__(self, settings: Settings, database: Database, broker: Broker) -> None:
+        self._settings, self._database, self._broker = settings, database, broker
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until ``stop`` is set. A database that is away is waited for."""
+        looked = 0.0
+        while not stop.is_set():
+            hinted = self._broker.wait(0.2)
+            if not hinted and time.monotonic() - looked < BEAT_S:
+                continue
+            try:
+                while not stop.is_set() and self.one(stop):
+                    pass
+            except SQLAlchemyError:
+                stop.wait(1.0)
+            looked = time.monotonic()
+
+    def one(self, stop: threading.Event | None = None) -> bool:
+        """Take one submission on, if one waits, and see it through; whether one did."""
+        with self._database.session() as session:
+            task = store.claim_resolution(session)
+        if task is None:
+            return False
+        try:
+            with _Reporting(self._database, task, stop or threading.Event()) as report:
+                self._resolve(task, report)
+        except (StaleFence, InterruptedError):
+            pass  # cancelled, taken on by another one, or stopped: its lease says when it is somebody else's
+        except (Unreachable, SourceUnavailableError) as error:
+            self._end(store.give_back_resolution, task, error)
+        except GradmatrixError as error:
+            self._end(store.fail_resolution, task, error)
+        return True
+
+    def _end(self, act: Callable[[Session, Resolving, str], object], task: Resolving, error: GradmatrixError) -> None:
+        with suppress(StaleFence), self._database.session() as session:
+            act(session, task, str(error))
+
+    def _resolve(self, task: Resolving, report: Progress) -> None:
+        wanted = Wanted.from_json(task.request["wanted"])
+        order = check(wanted, self._settings, wanted.transports)
+        checkouts = [resolve(subject, self._settings, report) for subject in order.subjects]
+        runtimes = ensure_locked(order.runtimes, self._settings, report)
+        planned = order.plan(checkouts, runtimes)
+        with self._database.session() as session:
+            store.plan_resolved(
+                session,
+                task,
+                checkouts=checkouts,
+                runtimes=list(runtimes),
+                plan=planned,
+                rerun=bool(task.request.get("rerun")),
+                deadlines=self._settings.deadlines,
+            )
+            if self._settings.database_url:
+                for checkout in checkouts:
+                    with checkout.tar.open("rb") as tar:
+                        store.keep_checkout(session, checkout.digest, tar)
+        announce(self._database, self._broker)
+
+
+class _Reporting:
+    """Renews the task's lease while it lasts, and tells the database how far it is.
+
+    A git fetch says nothing for minutes, so that this is a thread of its own; what is to be told is set by a call.
+    """
+
+    def __init__(self, database: Database, task: Resolving, stop: threading.Event) -> None:
+        self._database, self._task, self._stop = database, task, stop
+        self._now: tuple[str, int, int | None] = ("", 0, None)
+        self._lost, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"fetch-{task.submission}")
+
+    def __enter__(self) -> _Reporting:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """What is being done. Raises InterruptedError where nobody waits for it any more."""
+        self._now = (what, done, total)
+        if self._stop.is_set() or self._lost.is_set():
+            raise InterruptedError
+
+    def _beat(self) -> None:
+        told: tuple[str, int, int | None] | None = None
+        at = 0.0
+        while not self._over.wait(REPORT_S):
+            if self._now == told and time.monotonic() - at < BEAT_S:
+                continue
+            told, at = self._now, time.monotonic()
+            try:
+                with self._database.session() as session:
+                    store.report_resolution(session, self._task, *told)
+            except StaleFence:
+                self._lost.set()
+                return
+            except SQLAlchemyError:
+                continue  # away for a moment; the lease outlives that
+
+
+def ensure_checkout(settings: Settings, database: Database, digest: str) -> Path:
+    """The tar of a claimed job's checkout on this host, from the database where another host fetched it.
+
+    Raises StoreError where it is kept nowhere, and SubjectError where it is kept damaged.
+    """
+    cache = Cache(settings.home)
+    tar = cache.folder / f"{digest}.tar"
+    if tar.exists() or not settings.database_url:
+        return tar
+    return cache.adopt(digest, _pieces(database, digest))
+
+
+def _pieces(database: Database, digest: str) -> Iterator[bytes]:
+    position = 0
+    while True:
+        with database.read() as session:
+            data = store.checkout_part(session, digest, position)
+        if data is None:
+            return
+        yield data
+        position += 1

@@ -1,0 +1,128 @@
+"""The service in one process: the HTTP interface, the fetcher and a worker, over the embedded database.
+
+On the straight line this is everything from the POST to the stored verdict, for one person: ``gradmatrix serve``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+
+from service import store
+from service.api.state import State
+from service.broker import Broker, Publisher
+from service.config import ConfigError, Settings, listen_address
+from service.db import Database
+from service.main import create_app
+from service.reconcile import Reconciler
+from workers import events
+from workers.fetch import Fetcher
+from workers.gpus import alive, local_host
+from workers.loop import Loop
+from workers.runtimes import Executor
+
+GRACE_S = 3
+"""How long an open connection, such as one that follows events, may hold up the end."""
+log = logging.getLogger(__name__)
+
+
+def bound(address: str) -> socket.socket:
+    """A socket on ``HOST:PORT``. Raises ConfigError where it cannot be had."""
+    try:
+        host, _, port = listen_address(address).rpartition(":")
+    except ValueError as error:
+        raise ConfigError(f"--listen {address}: {error}") from None
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, int(port)))
+        made.listen(2048)  # from now on who comes is kept waiting, and not refused
+    except OSError as error:
+        made.close()
+        said = f"cannot listen on {address}: {error.strerror or error}"
+        raise ConfigError(f"{said}; --listen HOST:0 takes any free port") from error
+    return made
+
+
+def address_of(made: socket.socket) -> str:
+    """How a browser on this machine reaches it."""
+    host, port = made.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}"
+
+
+def serve(state: State, made: socket.socket) -> None:
+    """Answer HTTP on the socket until SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        create_app(state), log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, lifespan="off"
+    )
+    # The server raises the signal that ended it once more when it has ended; what runs beside it has still to end.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        uvicorn.Server(config).run(sockets=[made])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def reconciling(database: Database, broker: Publisher) -> Iterator[None]:
+    """A reconciler beside whatever runs in here."""
+    stop = threading.Event()
+    thread = threading.Thread(target=Reconciler(database, broker).run, args=(stop,), name="reconciler")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def working(settings: Settings, database: Database, broker: Broker, executor: Executor) -> Iterator[None]:
+    """A worker and a fetcher beside whatever runs in here; at the end what they held is given back."""
+    stop = threading.Event()
+    with database.session() as session:
+        store.reclaim(session, alive=alive)  # what a killed one held is free at once
+    loop = Loop(
+        settings,
+        database,
+        host=local_host(settings),
+        executor=executor,
+        broker=broker,
+        listener=told,
+        lasting=True,
+    )
+    threads = [
+        threading.Thread(target=loop.run, args=(stop,), name="loop"),
+        threading.Thread(target=Fetcher(settings, database, broker).run, args=(stop,), name="fetcher"),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def told(event: events.Event) -> None:
+    """What a worker does, as lines of the log."""
+    match event:
+        case events.JobStarted():
+            log.info("job %d: %s on torch %s, %d ranks", event.job, event.label, event.torch, event.world_size)
+        case events.JobDone():
+            log.info("job %d: %s in %.1f s", event.job, event.outcome, event.seconds)
+        case events.RuntimeBuilding():
+            log.debug("%s: %s", event.name, event.what)
+        case _:
+            pass
