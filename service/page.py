@@ -166,13 +166,21 @@ def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[Cel
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+KINDS = ("agree", "fail", "cannot be imported", "have nothing to say")
+
+
+def _kind(verdict: Verdict) -> str:
+    """Which of :data:`KINDS` an answer counts as. What cannot be imported fails in every case, for one reason."""
+    if verdict is Verdict.UNIMPORTABLE:
+        return KINDS[2]
+    info = VERDICTS[verdict]
+    return KINDS[1] if info.failing else KINDS[0] if info.group == "agree" else KINDS[3]
+
+
 def _measured(rows: Sequence[CellRow], versions: int) -> str:
     """What the page stands on."""
-    kinds = Counter(
-        "fail" if info.failing else "agree" if info.group == "agree" else "have nothing to say"
-        for info in (VERDICTS[Verdict(row.verdict or "")] for row in rows)
-    )
-    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("agree", "fail", "have nothing to say"))
+    kinds = Counter(_kind(Verdict(row.verdict or "")) for row in rows)
+    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind] or kind != KINDS[2])
     return f"From {len(rows)} cells on {versions} torch versions: {counts}."
 
 
