@@ -33,6 +33,9 @@ from service.store.settle import settle_job
 from service.store.sql import insert_missing, lock, touched, utcnow
 from service.store.views import Claim, ClaimedJob
 
+ELSEWHERE_S = 60.0
+"""For how long a job that failed on a host is left to the others."""
+
 
 class _LostRaceError(Exception):
     """Another host was faster."""
@@ -49,7 +52,7 @@ def claim(
     lock(session, f"host:{host.name}")
     reclaim(session, now)
     host_id = _seen(session, host, now)
-    choice = choose(_queue(session, only), host, _leases(session, host_id), now)
+    choice = choose(_queue(session, only, host_id, now), host, _leases(session, host_id), now)
     _reserve(session, choice.reserve, host_id, now)
     if not choice.jobs:
         return None
@@ -67,11 +70,17 @@ def _seen(session: Session, host: HostView, now: datetime) -> int:
     return session.scalars(sa.select(Host.id).where(Host.name == host.name)).one()
 
 
-def _queue(session: Session, only: int | None) -> list[QueuedJob]:
+def _queue(session: Session, only: int | None, host_id: int, now: datetime) -> list[QueuedJob]:
+    """What may be claimed here. What just failed here is left to the other hosts for a while, if there are any."""
+    since = now - timedelta(seconds=ELSEWHERE_S)
+    failed_here = sa.exists().where(
+        Attempt.job_id == Job.id, Attempt.host_id == host_id, Attempt.state == "lost", Attempt.ended_at > since
+    )
+    others = sa.exists().where(Host.id != host_id, Host.seen_at > now - timedelta(seconds=LEASE_S))
     query = (
         sa.select(Job, Host.name)
         .outerjoin(Host, Host.id == Job.reserved_host_id)
-        .where(Job.state == "queued")
+        .where(Job.state == "queued", ~sa.and_(failed_here, others))
         .order_by(Job.priority.desc(), Job.queued_at, Job.id)
     )
     if only is not None:

@@ -316,3 +316,37 @@ def _check(world: World) -> None:
             assert cell.result_id == session.scalar(newest)
         for view in store.submissions(session):
             assert view.live == any(job.state in ("queued", "leased", "running") for job in view.jobs)
+
+
+def test_a_job_that_failed_on_a_host_is_left_to_another_if_there_is_one(world: World) -> None:
+    world.submit(["a"])
+    here, there = host(2, name="here"), host(2, name="there")
+    assert world.claim(0, there, only=99) is None  # the other host looks for work, and so shows that it is there
+    (job,) = world.claimed(1, here).jobs
+    with world.db.session() as session:
+        store.requeue(session, job.job, job.fence, "its machine failed", now=at(2))
+    assert world.claim(3, here) is None
+    (again,) = world.claimed(4, there).jobs
+    assert again.job == job.job
+
+
+def test_a_job_that_failed_on_the_only_host_is_tried_there_again_at_once(world: World) -> None:
+    world.submit(["a"])
+    here = host(2, name="here")
+    assert world.claim(0, host(2, name="gone long ago"), only=99) is None
+    (job,) = world.claimed(LEASE_S + 1, here).jobs
+    with world.db.session() as session:
+        store.requeue(session, job.job, job.fence, "its machine failed", now=at(LEASE_S + 2))
+    assert [one.job for one in world.claimed(LEASE_S + 3, here).jobs] == [job.job]
+
+
+def test_what_nobody_else_takes_comes_back_to_the_host_where_it_failed(world: World) -> None:
+    world.submit(["a"])
+    here, there = host(2, name="here"), host(2, name="there")
+    (job,) = world.claimed(1, here).jobs
+    with world.db.session() as session:
+        store.requeue(session, job.job, job.fence, "its machine failed", now=at(2))
+    assert world.claim(50, there, only=99) is None
+    assert world.claim(51, here) is None
+    assert world.claim(61, there, only=99) is None
+    assert [one.job for one in world.claimed(63, here).jobs] == [job.job]
