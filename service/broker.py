@@ -77,6 +77,7 @@ class CeleryBroker:
         from celery.utils import uuid
         from kombu import Exchange
         from kombu.exceptions import OperationalError
+        from redis.exceptions import RedisError
 
         everyone = Exchange(QUEUE, type="fanout")
         message = self._app.amqp.create_task_message(uuid(), TASK, (), {}, expires=EXPIRES_S, ignore_result=True)
@@ -86,7 +87,7 @@ class CeleryBroker:
                 self._app.amqp.send_task_message(
                     producer, TASK, message, exchange=everyone, routing_key=QUEUE, declare=[everyone], retry=False
                 )
-        except (OperationalError, OSError) as error:
+        except (OperationalError, RedisError, OSError) as error:
             raise BrokerDownError(str(error)) from error
 
 

@@ -152,7 +152,8 @@ def _cause(error: BaseException) -> str:
 
 def _events(answer: requests.Response) -> Iterator[Event]:
     kind, data = "", ""
-    for line in answer.iter_lines(decode_unicode=True):
+    for raw in answer.iter_lines():  # bytes: only a line's own ends end it
+        line = raw.decode()
         name, _, value = line.partition(":")
         if not line and data:
             yield Event(kind, json.loads(data))

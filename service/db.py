@@ -27,6 +27,8 @@ FILE = "gradmatrix.db"
 BUSY_MS = 30_000
 HEAD = "0003"
 """The newest migration. Stated here too, so that a database that is up to date needs no migration library to open."""
+CONNECTION = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5}
+"""A server that is gone without a word is noticed before a lease runs out: seconds, and one in milliseconds."""
 MIGRATION_LOCK = 0x67726164
 """The advisory lock under which one process at a time migrates a PostgreSQL database."""
 
@@ -86,7 +88,7 @@ def open_database(settings: Where) -> Database:
     """The database of ``settings``: embedded in its home (and then migrated here), or at ``database_url``."""
     if settings.database_url:
         url = sa.make_url(settings.database_url)
-        database = Database(create_engine(url, pool_pre_ping=True))
+        database = Database(create_engine(url, pool_pre_ping=True, connect_args=CONNECTION))
         with _explained(str(url)):
             check(database.engine)
         return database

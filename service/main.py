@@ -11,6 +11,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from service.api import cells, events, fleet, health, problems, results, submissions
+from service.api.limit import BodyLimit
 from service.api.state import State
 
 PREFIX = "/api/v1"
@@ -27,6 +28,7 @@ def create_app(state: State) -> FastAPI:
     app = FastAPI(title="gradmatrix", version=version("gradmatrix"), description=DESCRIPTION.strip())
     app.state.gradmatrix = state
     problems.install(app)
+    app.add_middleware(BodyLimit)
     for part in (events, submissions, cells, results, fleet):
         app.include_router(part.router, prefix=PREFIX)
     app.include_router(health.router)

@@ -40,10 +40,12 @@ class Reconciler:
         while not stop.is_set():
             try:
                 with acting(self._database) as mine:
-                    while mine and not stop.wait(BEAT_S):
+                    while mine() and not stop.wait(BEAT_S):
                         self.once()
             except SQLAlchemyError as error:
                 log.warning("the database cannot be reached; trying again: %s", error)
+            except Exception:
+                log.exception("the reconciler failed; trying again")
             stop.wait(BEAT_S)
 
     def once(self) -> dict[str, int]:
@@ -71,19 +73,20 @@ def _counted(session: Session, *, name: str, number: int) -> int:
 
 
 @contextmanager
-def acting(database: Database) -> Iterator[bool]:
-    """Whether this is the one reconciler that acts, for as long as this lasts.
+def acting(database: Database) -> Iterator[Callable[[], bool]]:
+    """Whether this is the one reconciler that acts, asked for as long as this lasts.
 
     On PostgreSQL it is who holds an advisory lock of a connection of its own, which ends with the process; an embedded
     database has one service only.
     """
     if database.engine.dialect.name != "postgresql":
-        yield True
+        yield lambda: True
         return
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         mine = bool(connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))))
         try:
-            yield mine
+            # A connection that broke took the lock with it: asking over it says so.
+            yield lambda: mine and bool(connection.scalar(sa.select(sa.true())))
         finally:
             if mine:
                 connection.execute(sa.select(sa.func.pg_advisory_unlock(LOCK)))

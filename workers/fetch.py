@@ -6,17 +6,18 @@ runs what is planned here). It has a state of its own, so that a slow fetch is s
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service import store
-from service.broker import Broker, announce
+from service.broker import Broker, Publisher, announce
 from service.claims import BEAT_S
 from service.config import Settings
 from service.db import Database
@@ -29,13 +30,16 @@ from workers.runtimes.locking import ensure_locked
 
 REPORT_S = 1.0
 """How often, at most, the database is told how far it is."""
+log = logging.getLogger(__name__)
 
 
 class Fetcher:
     """Takes submissions on, one after the other, until it is told to stop."""
 
-    def __init__(self, settings: Settings, database: Database, broker: Broker) -> None:
+    def __init__(self, settings: Settings, database: Database, broker: Broker, tell: Publisher | None = None) -> None:
+        """``broker`` wakes it; ``tell`` is told what it planned, where that is not the same."""
         self._settings, self._database, self._broker = settings, database, broker
+        self._tell = tell or broker
 
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set. A database that is away is waited for."""
@@ -47,7 +51,8 @@ class Fetcher:
             try:
                 while not stop.is_set() and self.one(stop):
                     pass
-            except SQLAlchemyError:
+            except SQLAlchemyError as error:
+                log.warning("the database failed; trying again: %s", error)
                 stop.wait(1.0)
             looked = time.monotonic()
 
@@ -66,11 +71,16 @@ class Fetcher:
             self._end(store.give_back_resolution, task, error)
         except GradmatrixError as error:
             self._end(store.fail_resolution, task, error)
+        except (OperationalError, InterfaceError):
+            raise  # away: its lease says when it is tried again
+        except Exception as error:
+            log.exception("submission %d could not be fetched", task.submission)
+            self._end(store.give_back_resolution, task, error)
         return True
 
-    def _end(self, act: Callable[[Session, Resolving, str], object], task: Resolving, error: GradmatrixError) -> None:
+    def _end(self, act: Callable[[Session, Resolving, str], object], task: Resolving, error: Exception) -> None:
         with suppress(StaleFence), self._database.session() as session:
-            act(session, task, str(error))
+            act(session, task, str(error) or type(error).__name__)
 
     def _resolve(self, task: Resolving, report: Progress) -> None:
         wanted = Wanted.from_json(task.request["wanted"])
@@ -78,6 +88,11 @@ class Fetcher:
         checkouts = [resolve(subject, self._settings, report) for subject in order.subjects]
         runtimes = ensure_locked(order.runtimes, self._settings, report)
         planned = order.plan(checkouts, runtimes)
+        if self._settings.database_url:
+            # Before anybody may claim a job of it, and in transactions of its own: it may take a while.
+            for checkout in checkouts:
+                with self._database.session() as session, checkout.tar.open("rb") as tar:
+                    store.keep_checkout(session, checkout, tar)
         with self._database.session() as session:
             store.plan_resolved(
                 session,
@@ -88,11 +103,7 @@ class Fetcher:
                 rerun=bool(task.request.get("rerun")),
                 deadlines=self._settings.deadlines,
             )
-            if self._settings.database_url:
-                for checkout in checkouts:
-                    with checkout.tar.open("rb") as tar:
-                        store.keep_checkout(session, checkout.digest, tar)
-        announce(self._database, self._broker)
+        announce(self._database, self._tell)
 
 
 class _Reporting:

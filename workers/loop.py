@@ -82,7 +82,9 @@ class Loop:
                 now = time.monotonic()
                 if look or now - looked >= BEAT_S:
                     looked = now
+                    idle = not self._running
                     look = self._claim_if_possible()
+                    renewed = now if look and idle else renewed  # a claim is as good as a beat
                 if not self._running and done():
                     return
                 if now - beaten >= BEAT_S:
@@ -99,10 +101,10 @@ class Loop:
     def _claim_if_possible(self) -> bool:
         try:
             return self._claim()
-        except SQLAlchemyError:
+        except Exception as error:
             if not self._lasting:
                 raise
-            log.warning("the database cannot be reached; trying again", exc_info=True)
+            log.warning("nothing could be claimed; trying again: %s", error, exc_info=True)
             return False
 
     def _claim(self) -> bool:
@@ -111,11 +113,23 @@ class Loop:
             claim = store.claim(session, self._host, among(self._jobs), only=self._only)
         if claim is None:
             return False
+        if claim.runtime not in self._runtimes:  # locked since this loop began, or of another catalogue
+            self._runtimes = {spec.digest: spec for spec in load_catalog(self._settings).runtimes}
+        if claim.runtime not in self._runtimes:
+            self._give_back(claim, f"this host knows no runtime {claim.runtime_name} of digest {claim.runtime[:12]}")
+            return False
         attempt = self._attempt(claim)
         thread = threading.Thread(target=self._run, args=(attempt,), name=f"attempt-{claim.container[:8]}")
         self._running[thread] = attempt
         thread.start()
         return True
+
+    def _give_back(self, claim: Claim, reason: str) -> None:
+        """Let others have what cannot be run here; given back often enough, it is given up, and says why."""
+        log.warning("%s", reason)
+        for job in claim.jobs:
+            with self._database.session() as session:
+                store.requeue(session, job.job, job.fence, reason)
 
     def _attempt(self, claim: Claim) -> Attempt:
         return Attempt(

@@ -10,9 +10,10 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
+from sqlalchemy.exc import SQLAlchemyError
 
 from service import store
 from service.api.state import State
@@ -62,7 +63,12 @@ def address_of(made: socket.socket) -> str:
 def serve(state: State, made: socket.socket) -> None:
     """Answer HTTP on the socket until SIGINT or SIGTERM."""
     config = uvicorn.Config(
-        create_app(state), log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, lifespan="off"
+        create_app(state),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_S,
+        lifespan="off",
+        proxy_headers=False,  # who asks is told by the connection, never by what is sent over it
     )
     # The server raises the signal that ended it once more when it has ended; what runs beside it has still to end.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -87,10 +93,15 @@ def reconciling(database: Database, broker: Publisher) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def working(settings: Settings, database: Database, broker: Broker, executor: Executor) -> Iterator[None]:
-    """A worker and a fetcher beside whatever runs in here; at the end what they held is given back."""
+def working(
+    settings: Settings, database: Database, broker: Broker, executor: Executor, tell: Publisher | None = None
+) -> Iterator[None]:
+    """A worker and a fetcher beside whatever runs in here; at the end what they held is given back.
+
+    ``broker`` wakes them; ``tell`` is told of what was planned, where others work too.
+    """
     stop = threading.Event()
-    with database.session() as session:
+    with contextlib.suppress(SQLAlchemyError), database.session() as session:
         store.reclaim(session, alive=alive)  # what a killed one held is free at once
     loop = Loop(
         settings,
@@ -101,9 +112,9 @@ def working(settings: Settings, database: Database, broker: Broker, executor: Ex
         listener=told,
         lasting=True,
     )
+    fetcher = Fetcher(settings, database, broker, tell)
     threads = [
-        threading.Thread(target=loop.run, args=(stop,), name="loop"),
-        threading.Thread(target=Fetcher(settings, database, broker).run, args=(stop,), name="fetcher"),
+        threading.Thread(target=_lasting, args=(part.run, stop), name=type(part).__name__) for part in (loop, fetcher)
     ]
     for thread in threads:
         thread.start()
@@ -113,6 +124,16 @@ def working(settings: Settings, database: Database, broker: Broker, executor: Ex
         stop.set()
         for thread in threads:
             thread.join()
+
+
+def _lasting(run: Callable[[threading.Event], None], stop: threading.Event) -> None:
+    """``run`` until ``stop`` is set: a fault of ours is written down, and does not end the service's work."""
+    while not stop.is_set():
+        try:
+            run(stop)
+        except Exception:
+            log.exception("%s failed; starting it again", threading.current_thread().name)
+            stop.wait(5.0)
 
 
 def told(event: events.Event) -> None:

@@ -52,7 +52,7 @@ def caller(request: Request, credentials: Annotated[HTTPAuthorizationCredentials
         raise ApiError(401, "send the token as `Authorization: Bearer gm_…`", CHALLENGE)
     if state.embedded and _from_here(request):
         return Caller(OWNER, ADMIN)
-    return Caller(ANONYMOUS, READ if state.settings.public_reading or state.embedded else None)
+    return Caller(ANONYMOUS, READ if state.settings.public_reading else None)
 
 
 def _of_token(state: State, secret: str) -> Caller:
@@ -68,11 +68,13 @@ def _of_token(state: State, secret: str) -> Caller:
 
 def _from_here(request: Request) -> bool:
     """Whether the request came over the loopback address, and was meant for it."""
-    host = request.headers.get("host", "")
-    named = urlsplit(f"//{host}").hostname or ""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        return False  # a browser says so whose page sends it
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    try:
+        named = urlsplit(f"//{host}").hostname or ""
+        if origin is not None and urlsplit(origin).netloc != host:
+            return False  # a browser says so whose page sends it
+    except ValueError:
+        return False
     return request.client is not None and _is_loopback(request.client.host) and _is_loopback(named)
 
 

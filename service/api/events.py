@@ -45,8 +45,9 @@ Existing = Annotated[SubmissionView, Depends(existing)]
 async def events(request: Request, first: Existing) -> AsyncIterable[ServerSentEvent]:
     """`submission`: how far it is; `fetching`: what; `cell`: one was answered; `end`: nothing more will come."""
     state = state_of(request)
-    yield ServerSentEvent(event="submission", data=first)
-    seen, told, fetching = await run_in_threadpool(_newest, state, first.id), first, ""
+    progress, told = await run_in_threadpool(_now, state, first.id, frozenset())
+    seen, fetching = progress.newest, ""
+    yield ServerSentEvent(event="submission", data=told)
     while True:
         progress, view = await run_in_threadpool(_now, state, first.id, seen)
         for row in progress.cells:
@@ -62,11 +63,6 @@ async def events(request: Request, first: Existing) -> AsyncIterable[ServerSentE
             yield ServerSentEvent(event="end", data={"state": view.state})
             return
         await asyncio.sleep(TICK_S)
-
-
-def _newest(state: State, submission: int) -> frozenset[int]:
-    with state.database.read() as session:
-        return store.progress(session, submission, frozenset()).newest
 
 
 def _now(state: State, submission: int, seen: frozenset[int]) -> tuple[Progress, SubmissionView]:

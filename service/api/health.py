@@ -23,7 +23,7 @@ OPEN = {"x-scope": "none"}
 
 
 @router.get("/healthz", openapi_extra=OPEN)
-def healthz() -> dict[str, str]:
+async def healthz() -> dict[str, str]:
     """The process answers. It asks nothing else, so that a database that is away does not get it restarted."""
     return {"status": "ok"}
 

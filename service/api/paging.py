@@ -7,11 +7,14 @@ import binascii
 from typing import Annotated, Generic, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel
+from pydantic import BaseModel, StringConstraints
 
 from service.api.problems import ApiError
 
 T = TypeVar("T")
+PLAIN = r"^[^\x00]*$"
+"""A text that a database can hold."""
+Plain = Annotated[str, StringConstraints(max_length=300, pattern=PLAIN)]
 LIMIT, MOST = 50, 500
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Entries per page.")]
 Cursor = Annotated[str | None, Query(max_length=64, description="`next` of the page before.")]

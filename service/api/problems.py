@@ -14,7 +14,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
 from service.errors import GradmatrixError, UsageError
@@ -78,6 +79,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(DBAPIError, _database)
+    app.add_exception_handler(PoolTimeoutError, _database)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -117,7 +119,8 @@ def _http(request: Request, error: Exception) -> JSONResponse:
 
 def _database(_: Request, error: Exception) -> JSONResponse:
     log.warning("the database failed: %s", error)
-    if isinstance(error, DBAPIError) and (error.connection_invalidated or "OperationalError" in type(error).__name__):
+    lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    if lost or isinstance(error, OperationalError | PoolTimeoutError):
         return answer(
             503, "try again in a few seconds; nothing was stored of this request", headers={"Retry-After": "5"}
         )

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 
 from service import store
 from service.api.access import READ, Caller, needs, scoped
+from service.api.paging import Plain
 from service.api.problems import ApiError, documented
 from service.api.state import state_of
 from service.compare import Kind, diff
 from service.edges import version_order
 from service.errors import UsageError
-from service.order import split
 from service.store import CellRow
 from service.words import cell_says
 
@@ -83,7 +83,7 @@ def grid(
     _: Reader,
     submission: Annotated[int | None, Query(ge=1, lt=2**31, description="The cells of one submission.")] = None,
     checkout: Annotated[
-        list[str] | None,
+        list[Plain] | None,
         Query(description="The cells of checkouts: label, full SHA, version or digest.", max_length=MOST_CHECKOUTS),
     ] = None,
     family: Annotated[list[str] | None, Query()] = None,
@@ -97,7 +97,7 @@ def grid(
         if submission is not None:
             rows = store.cells_of(session, submission)
         else:
-            rows = store.cells_of_checkouts(session, [_digest(session, text) for text in split(checkout or ())])
+            rows = store.cells_of_checkouts(session, [_digest(session, text) for text in checkout or ()])
     kept = [
         row
         for row in rows

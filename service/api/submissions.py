@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from jobs.contract import TRANSPORTS
 from service import store
 from service.api.access import ADMIN, READ, SUBMIT, Caller, needs, scoped
 from service.api.forms import Pin, SubmissionForm
 from service.api.once import Key, once
-from service.api.paging import LIMIT, Cursor, Limit, Page, after, page
+from service.api.paging import LIMIT, PLAIN, Cursor, Limit, Page, Plain, after, page
 from service.api.problems import ApiError, documented
 from service.api.state import State, state_of
 from service.broker import announce
@@ -21,6 +24,7 @@ from service.models import SUBMISSION_STATES
 from service.order import Wanted, check
 from service.reports.junit import junit
 from service.store import CellRow, SubmissionView
+from service.store.sql import utcnow
 from service.verdicts import VERDICTS
 
 router = APIRouter(prefix="/submissions", tags=["submissions"])
@@ -28,6 +32,11 @@ Id = Annotated[int, Path(ge=1, lt=2**31, description="The submission's number.",
 Reader = Annotated[Caller, Depends(needs(READ))]
 Submitter = Annotated[Caller, Depends(needs(SUBMIT))]
 Admin = Annotated[Caller, Depends(needs(ADMIN))]
+KNOWN_FORM = re.compile(r"torch|git\+\S+|[0-9a-fA-F]{7,40}|[A-Za-z0-9][A-Za-z0-9._-]*\s*([=<>~!@].*)?")
+"""What a subject looks like that is no folder; whether it is right is looked at afterwards."""
+FORMS = "NAME==VERSION, a SHA, git+URL@REF, torch, or an object that names a commit"
+HERE = timedelta(hours=24)
+"""Since when a host must have been seen for what it has to count as being there."""
 USUAL_TRANSPORTS = ("gloo", "nccl-dispatch")
 """What a fleet of which no host has shown itself yet is taken to have."""
 
@@ -53,18 +62,31 @@ def submit(
 
 def order(form: SubmissionForm, state: State, who: Caller) -> Wanted:
     """The form's words, every one of them checked. Raises UsageError."""
+    since = utcnow() - HERE
     with state.database.read() as session:
-        there = {transport for host in store.hosts(session) for transport in host.transports}
+        there = {name for host in store.hosts(session) if host.seen_at >= since for name in host.transports}
     usual = tuple(sorted(there)) or USUAL_TRANSPORTS
     try:
         wanted = form.wanted(state.settings.default_repository, usual)
     except ValueError as error:
         raise ApiError(422, f"body.subjects: {error}") from None
-    checked = check(wanted, state.settings, wanted.transports)
-    paths = [subject.text for subject in checked.subjects if subject.kind == "path"]
-    if paths and not (state.embedded and who.may(ADMIN)):
-        raise UsageError(f"{paths[0]!r} is a folder, and this service tests releases and commits only")
+    refuse_folders(wanted, state, who)
+    checked = check(wanted, state.settings, tuple(sorted(there)) or TRANSPORTS)
+    if not (state.embedded and who.may(ADMIN)) and any(subject.kind == "path" for subject in checked.subjects):
+        raise UsageError(f"this service tests releases and commits only: {FORMS}")
     return wanted
+
+
+def refuse_folders(wanted: Wanted, state: State, who: Caller) -> None:
+    """Raise UsageError where a folder of this host is asked for by somebody else than its owner.
+
+    Before anything is looked up: which folders there are is nobody else's business.
+    """
+    if state.embedded and who.may(ADMIN):
+        return
+    for text in wanted.subjects:
+        if not KNOWN_FORM.fullmatch(text.strip()):
+            raise UsageError(f"{text!r}: this service tests releases and commits only: {FORMS}")
 
 
 @router.get("", openapi_extra=scoped(READ), responses=documented(401, 422))
@@ -74,7 +96,7 @@ def submissions(
     cursor: Cursor = None,
     limit: Limit = LIMIT,
     state: Annotated[list[str] | None, Query(description="Only those in one of these states.")] = None,
-    requester: Annotated[str | None, Query(max_length=255)] = None,
+    requester: Annotated[str | None, Query(max_length=255, pattern=PLAIN)] = None,
 ) -> Page[SubmissionView]:
     """The newest submissions first."""
     _known(state or (), SUBMISSION_STATES, "state")
@@ -98,7 +120,7 @@ def cells(
     cursor: Cursor = None,
     limit: Limit = LIMIT,
     verdict: Annotated[list[str] | None, Query(description="Only cells with one of these verdicts.")] = None,
-    family: Annotated[list[str] | None, Query(description="Only cells of these families.")] = None,
+    family: Annotated[list[Plain] | None, Query(description="Only cells of these families.")] = None,
 ) -> Page[CellRow]:
     """Its cells with their current answers, by their number."""
     _known(verdict or (), VERDICTS, "verdict")
@@ -138,6 +160,9 @@ def rerun(submission: Id, request: Request, response: Response, who: Submitter, 
         before = store.submission(session, submission)
         if "wanted" not in before.request:
             raise ApiError(409, f"submission {submission} was not made here: ask for it anew")
+        if before.state == "held":
+            raise ApiError(409, f"submission {submission} waits for an approval, and so would the same once more")
+        refuse_folders(Wanted.from_json(before.request["wanted"]), state, who)
         asked: dict[str, Any] = {**before.request, "rerun": True}
         make = partial(store.open_submission, session, requester=who.name, reason="manual")
         make = partial(make, priority=PRIORITIES["manual"], request=asked)

@@ -55,6 +55,13 @@ def rerun_cells(
     row.request, row.note, row.pinned, row.created_at = request, "", False, now
     session.add(row)
     session.flush()
+    jobs = sa.select(Cell.job_id).where(Cell.id.in_(cells), Cell.job_id.is_not(None))
+    # locked, so that a job that ends meanwhile waits for this submission and then tells it
+    live = session.scalars(
+        sa.select(Job).where(Job.id.in_(jobs), Job.state.in_(LIVE)).order_by(Job.id).with_for_update()
+    )
+    for job in live:
+        job.priority = max(job.priority, priority)
     found = session.execute(
         sa.select(Cell, CaseVersion, Job.state)
         .join(CaseVersion, CaseVersion.id == Cell.case_version_id)

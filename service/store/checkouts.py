@@ -6,20 +6,24 @@ checkout puts its tar here, and ``workers.fetch`` takes it from here on every ot
 
 from __future__ import annotations
 
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.models import Checkout, CheckoutPart
 from service.store.sql import NotFound, pack, unpack
+from service.store.submit import name_checkouts
+
+if TYPE_CHECKING:
+    from service.subjects import Checkout as CheckoutFound
 
 PART_BYTES = 2**20
 
 
-def keep_checkout(session: Session, digest: str, tar: IO[bytes]) -> None:
-    """Keep the tar of a stored checkout, unless it is kept already."""
-    checkout = _checkout(session, digest)
+def keep_checkout(session: Session, found: CheckoutFound, tar: IO[bytes]) -> None:
+    """Keep the tar of a checkout, unless it is kept already."""
+    checkout = name_checkouts(session, [found])[found.digest]
     # One process at a time: the second one finds what the first has put there.
     session.get_one(Checkout, checkout, with_for_update=True)
     kept = sa.select(CheckoutPart.position).where(CheckoutPart.checkout_id == checkout).limit(1)

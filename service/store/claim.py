@@ -29,7 +29,7 @@ from service.models import (
     SubmissionJob,
 )
 from service.store.held import reclaim
-from service.store.settle import settle_job
+from service.store.settle import settle_jobs
 from service.store.sql import insert_missing, lock, touched, utcnow
 from service.store.views import Claim, ClaimedJob
 
@@ -132,8 +132,7 @@ def _take(session: Session, choice: Choice, host: HostView, host_id: int, now: d
         session.add(GpuLease(host_id=host_id, device=device, container=container, lease_until=until, ends_at=ends_at))
     session.flush()
     claimed = tuple(_take_job(session, job.id, host, host_id, container, until, now) for job in choice.jobs)
-    for job in choice.jobs:
-        settle_job(session, job.id, now)
+    settle_jobs(session, [job.id for job in choice.jobs], now)
     first = choice.jobs[0]
     checkout, runtime = session.get_one(Checkout, first.checkout), session.get_one(Runtime, first.runtime)
     return Claim(

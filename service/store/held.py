@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from service.claims import Alive, Holder
 from service.models import LIVE, OVER, Attempt, GpuLease, Job, Result, Submission, SubmissionJob
-from service.store.settle import settle_job
-from service.store.sql import NotFound, StaleFence, held_job, touched, utcnow
+from service.store.settle import settle_jobs
+from service.store.sql import NotFound, StaleFence, held_job, lock, touched, utcnow
 
 MAX_FAILURES = 3
 """Claims in a row that may end without one new answer, before a job is given up."""
@@ -24,7 +24,7 @@ def start(session: Session, job: int, fence: int, now: datetime | None = None) -
     """The container has come to this job. Raises StaleFence."""
     held_job(session, job, fence).state = "running"
     session.flush()
-    settle_job(session, job, now or utcnow())
+    settle_jobs(session, [job], now or utcnow())
 
 
 def release(session: Session, job: int, fence: int, reason: str = "", now: datetime | None = None) -> str:
@@ -60,7 +60,7 @@ def _leave(session: Session, job: int, fence: int, how: str, reason: str, *, fai
         row.note = f"given up with {missing} cells unanswered: {attempt.note}" if missing else ""
     session.flush()
     _free(session, attempt.container)
-    settle_job(session, job, now)
+    settle_jobs(session, [job], now)
     return row.state
 
 
@@ -90,6 +90,7 @@ def cancel(session: Session, submission: int, now: datetime | None = None) -> li
     The jobs' workers are told by their next beat; the answer is the jobs that were cancelled.
     """
     now = now or utcnow()
+    lock(session, "plan")  # nothing is planned meanwhile: what is planned now is cancelled too
     mine = sa.select(SubmissionJob.job_id).where(SubmissionJob.submission_id == submission)
     # jobs before submissions, as everywhere: two that lock in different orders could wait for each other
     jobs = session.scalars(
@@ -128,7 +129,7 @@ def reclaim(session: Session, now: datetime | None = None, alive: Alive | None =
         .join(Job, Job.id == Attempt.job_id)
         .where(Attempt.state == "running")
         .order_by(Job.id)
-        .with_for_update()
+        .with_for_update(of=Job)
     ).all()
     again: list[int] = []
     for attempt, job in found:

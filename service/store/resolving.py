@@ -20,7 +20,7 @@ from service.claims import LEASE_S
 from service.matrix import Plan
 from service.models import OVER, Hint, Resolution, Submission
 from service.store.read import submission as read_submission
-from service.store.sql import NotFound, StaleFence, StoreError, utcnow
+from service.store.sql import NotFound, StaleFence, StoreError, lock, utcnow
 from service.store.submit import add_plan
 from service.store.views import SubmissionView
 
@@ -156,6 +156,7 @@ def plan_resolved(
 ) -> SubmissionView:
     """The submission's jobs and cells; it is queued from here on. Raises StaleFence."""
     now = now or utcnow()
+    lock(session, "plan")  # before the rows, as everybody who plans or cancels does
     row, submission = _held(session, task)
     row.state, row.lease_until, row.doing, submission.note = "done", None, "", ""
     session.add(Hint(kind="work", created_at=now))

@@ -30,9 +30,10 @@ def settle(session: Session, submissions: Iterable[int], now: datetime) -> None:
     session.flush()
 
 
-def settle_job(session: Session, job: int, now: datetime) -> None:
-    """The same for every submission that waits for ``job``."""
-    settle(session, session.scalars(sa.select(SubmissionJob.submission_id).where(SubmissionJob.job_id == job)), now)
+def settle_jobs(session: Session, jobs: Iterable[int], now: datetime) -> None:
+    """The same for every submission that waits for one of ``jobs``: all at once, so that all lock in one order."""
+    waiting = sa.select(SubmissionJob.submission_id).where(SubmissionJob.job_id.in_(list(jobs)))
+    settle(session, session.scalars(waiting), now)
 
 
 def settle_all(session: Session, now: datetime | None = None) -> int:

@@ -95,7 +95,7 @@ def add_plan(
     twice, not even by ``rerun``: its answer is as new as this submission.
     """
     lock(session, "plan")
-    checkout_ids = _checkouts(session, checkouts)
+    checkout_ids = name_checkouts(session, checkouts)
     runtime_ids = _runtimes(session, runtimes)
     case_ids = _cases(session, plan.cases)
     row.state = "queued"
@@ -211,7 +211,8 @@ def _name(session: Session, submission: int, checkouts: Sequence[CheckoutFound],
     session.execute(sa.insert(SubmissionCheckout), rows)
 
 
-def _checkouts(session: Session, checkouts: Sequence[CheckoutFound]) -> dict[str, int]:
+def name_checkouts(session: Session, checkouts: Sequence[CheckoutFound]) -> dict[str, int]:
+    """The numbers of checkouts, by digest; those that were not known are stored."""
     columns = ("digest", "subject", "kind", "label", "ref", "size")
     rows = [{**{name: getattr(c, name) for name in columns}, "meta": dict(c.meta)} for c in checkouts]
     insert_missing(session, Checkout, rows, ["digest"])

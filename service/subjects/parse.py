@@ -76,7 +76,7 @@ def parse_subject(text: str, settings: Settings) -> SubjectRequest:
         return _release(text, *release.groups())
     if SHA.fullmatch(text.lower()):
         return SubjectRequest("commit", text, repository=settings.default_repository, ref=text.lower())
-    if text and Path(text).is_dir():
+    if text and _is_folder(text):
         return _folder(text)
     raise UnknownSubject(f"{text!r} names no subject: {_hint(text)}")
 
@@ -108,8 +108,18 @@ def _release(text: str, name: str, version: str) -> SubjectRequest:
     return SubjectRequest("release", text, name=canonicalize_name(name), version=exact)
 
 
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).is_dir()
+    except (OSError, ValueError):  # too long for a name, or none that there could be
+        return False
+
+
 def _folder(text: str) -> SubjectRequest:
-    path = Path(text).expanduser().absolute()
+    try:
+        path = Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise UnknownSubject(f"{text!r}: {error}") from None
     if path.is_dir():
         return SubjectRequest("path", text, path=path.resolve())
     if path.exists():

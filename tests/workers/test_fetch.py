@@ -15,7 +15,7 @@ from service.broker import LocalBroker
 from service.config import Settings
 from service.db import Database, open_database
 from service.order import Wanted
-from service.subjects import Cache, SubjectError
+from service.subjects import Cache, SubjectError, parse_subject, resolve
 from tests.support.trees import make_repository
 from workers.fetch import Fetcher, _pieces, ensure_checkout
 
@@ -114,8 +114,9 @@ def test_a_checkout_comes_from_the_database_where_another_host_fetched_it(
     with database.read() as session:
         digest = store.cells_of(session, submission)[0].checkout
     tar = ensure_checkout(settings, database, digest)
+    found = resolve(parse_subject(f"git+{repository}@main", settings), settings)
     with database.session() as session, tar.open("rb") as file:
-        store.keep_checkout(session, digest, file)
+        store.keep_checkout(session, found, file)
     fleet = settings.model_copy(update={"home": tmp_path / "other", "database_url": "postgresql+psycopg://x/y"})
     there = ensure_checkout(fleet, database, digest)
     assert there.is_relative_to(tmp_path / "other")

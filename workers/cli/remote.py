@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.config import load_settings
@@ -39,7 +40,7 @@ def submit(asked: Asked, shown: Shown, server: Server, *, wait: bool, priority: 
     check_writable(shown.junit)
     try:
         form = SubmissionForm(
-            subjects=list(asked.subjects),
+            subjects=[_whole(text) for text in asked.subjects],
             torch=list(split(asked.torch)),
             world_sizes=[int(word) for word in split(asked.world_sizes)],
             transports=list(split(asked.transports)),
@@ -54,6 +55,12 @@ def submit(asked: Asked, shown: Shown, server: Server, *, wait: bool, priority: 
     with _client(server) as client:
         view = client.submit(form)
         return _followed(client, view, shown) if wait else _told(view)
+
+
+def _whole(text: str) -> str:
+    """A folder by its whole path: the service stands in another one."""
+    looks = text.startswith(("./", "../", "~")) or text in (".", "..")
+    return str(Path(text).expanduser().absolute()) if looks else text
 
 
 def _why(error: Exception) -> str:

@@ -79,7 +79,7 @@ def api(listen: str | None) -> int:
 
 def worker() -> int:
     """A worker of a fleet: it claims jobs, fetches, and runs until it is stopped."""
-    from service.broker import LocalBroker
+    from service.broker import LocalBroker, publisher
     from workers import serving
     from workers.app import listen
     from workers.runtimes.venv import VenvExecutor
@@ -89,7 +89,7 @@ def worker() -> int:
     _log()
     broker = LocalBroker()
     try:
-        with serving.working(settings, database, broker, VenvExecutor(settings)):
+        with serving.working(settings, database, broker, VenvExecutor(settings), publisher(settings)):
             console(stderr=True).print("gradmatrix worker: looking for work", soft_wrap=True)
             listen(settings, broker)
     finally:

@@ -89,6 +89,36 @@ def test_a_body_that_is_not_json_is_said_to_be_none(api: Api) -> None:
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/bad-request")
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large_is_not_read(api: Api, chunked: bool) -> None:
+    body = b'{"subjects": ["' + b"x" * 2**20 + b'"]}'
+    sent: Any = iter([body[:1000], body[1000:]]) if chunked else body
+    headers = {"content-type": "application/json"}
+    answer = api.client.post("/api/v1/submissions", content=sent, headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
+
+
+def test_what_no_database_can_hold_is_bad_input(api: Api) -> None:
+    for path in ("/submissions?requester=%00", "/grid?checkout=%00", "/submissions/1/cells?family=%00"):
+        assert api.client.get(f"/api/v1{path}", headers=api.headers("read")).status_code == 422, path
+
+
+@pytest.mark.parametrize("subject", ["~nosuchuser/x", "x" * 290, "/root/.sshh", "../.."])
+def test_folders_of_this_host_are_nobody_elses_business(api: Api, subject: str) -> None:
+    answer = api.post("/submissions", {**ASKED, "subjects": [subject]})
+    assert answer.status_code == 422
+    assert "known: ." not in answer.json()["detail"], "no names of what is there"
+
+
+def test_a_held_one_is_not_run_by_asking_for_it_once_more(api: Api) -> None:
+    request = {"wanted": {}, "rerun": False}
+    with api.world.db.session() as session:
+        held = store.open_submission(
+            session, requester="x", reason="webhook", priority=20, request=request, held="of a stranger", now=at(0)
+        ).id
+    assert api.post(f"/submissions/{held}/rerun").status_code == 409
+
+
 def test_the_same_key_is_the_same_submission_and_another_body_is_refused(api: Api) -> None:
     first = api.post("/submissions", ASKED, key="k1").json()["id"]
     assert api.post("/submissions", ASKED, key="k1").json()["id"] == first

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -150,7 +152,7 @@ def test_a_checkout_is_kept_once_and_read_back_piece_by_piece(world: World) -> N
     data = bytes(range(256)) * 4096 + b"the end"
     for _ in range(2):
         with world.db.session() as session:
-            store.keep_checkout(session, ONE.digest, io.BytesIO(data))
+            store.keep_checkout(session, ONE, io.BytesIO(data))
     with world.db.read() as session:
         pieces = [store.checkout_part(session, ONE.digest, position) for position in range(3)]
         assert session.scalar(sa.select(sa.func.count()).select_from(CheckoutPart)) == 2
@@ -174,3 +176,25 @@ def test_a_failed_plan_leaves_the_submission_to_be_failed(world: World) -> None:
     with world.db.read() as session:
         assert session.scalar(sa.select(sa.func.count()).select_from(Submission)) == 1
     assert world.view(asked).state == "resolving"
+
+
+def test_what_is_planned_while_it_is_cancelled_is_cancelled_too(world: World) -> None:
+    asked = ask(world)
+    task, planning = taken(world), threading.Event()
+
+    def slowly() -> None:
+        matrix = plan([ONE], [runtime("2.11.0")], ["gloo"], [2], [case("a")], ["eager"])
+        with world.db.session() as session:
+            store.plan_resolved(session, task, checkouts=[ONE], runtimes=[runtime("2.11.0")], plan=matrix)
+            planning.set()
+            time.sleep(0.5)
+
+    planner = threading.Thread(target=slowly)
+    planner.start()
+    planning.wait()
+    with world.db.session() as session:
+        store.cancel(session, asked)
+    planner.join()
+    view = world.view(asked)
+    assert (view.state, [job.state for job in view.jobs]) == ("cancelled", ["cancelled"])
+    assert world.claim() is None
