@@ -88,7 +88,8 @@ def open_database(settings: Where) -> Database:
     """The database of ``settings``: embedded in its home (and then migrated here), or at ``database_url``."""
     if settings.database_url:
         url = sa.make_url(settings.database_url)
-        database = Database(create_engine(url, pool_pre_ping=True, connect_args=CONNECTION))
+        connection = CONNECTION if url.get_backend_name() == "postgresql" else {}
+        database = Database(create_engine(url, pool_pre_ping=True, connect_args=connection))
         with _explained(str(url)):
             check(database.engine)
         return database

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from service.evidence import TensorEvidence
 from service.room import Room
 from service.verdicts import Verdict
-from service.wording import badness, how, listed, named, where, zero_blocks
+from service.wording import badness, how, listed, named, since, where, zero_blocks
 
 LOCAL_FAMILIES = ("tiled",)
 """Families whose cases hold no collective: what a traced mode has to show is one graph that nothing broke apart."""
@@ -65,7 +65,10 @@ def mutated(room: Room) -> Finding | None:
     if not changed:
         return None
     worst = max(changed, key=badness)
-    detail = f"{named(worst)} was changed by the call {where(changed, room.ranks, worst.key)}; {room.forward}"
+    others = sorted({t.name for t in changed if t.key != worst.key})
+    also = f"; changed too: {', '.join(others)}" if others else ""
+    on = where(changed, room.ranks, worst.key)
+    detail = f"{named(worst)} was changed by the call {on}: {since(worst)}{also}; {room.forward}"
     return Finding(Verdict.MUTATED, f"mutated: {worst.key}", detail, worst)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from service.evidence import ZERO_BLOCK, TensorEvidence
 
+FACTOR = 1e-2
+"""A residual below which a factor tells all that there is to tell, in the shortest type too."""
 OUTSIDE = "outside the contract: "
 """How every detail begins that tells of a fault where a refusal was due."""
 
@@ -63,6 +65,17 @@ def how(tensor: TensorEvidence) -> str:
         f", best factor {tensor.alpha:.4g} with residual {tensor.residual:.2g}" if tensor.residual is not None else ""
     )
     return f"is wrong by {tensor.rel_l2:.3g} of its norm (at most {tensor.max_abs or 0.0:.3g}{first}{factor})"
+
+
+def since(tensor: TensorEvidence) -> str:
+    """What a tensor is now, beside what it was when it was handed over."""
+    if tensor.nonfinite_same and not tensor.max_abs:
+        return "only signs of zeros differ"
+    if tensor.rel_l2 is None or not tensor.nonfinite_same:
+        return f"on rank {tensor.rank} it {how(tensor).rstrip(',')}"
+    if tensor.alpha is not None and tensor.residual is not None and tensor.residual <= FACTOR:
+        return f"on rank {tensor.rank} it is {tensor.alpha:.4g} times what it was"
+    return f"on rank {tensor.rank} it is off by {tensor.rel_l2:.3g} of its norm, at most by {tensor.max_abs or 0.0:.3g}"
 
 
 def zero_blocks(tensor: TensorEvidence) -> str:

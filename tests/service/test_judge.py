@@ -343,6 +343,10 @@ def test_mutated(key: str) -> None:
     touched[1][0, 0] += 1
     said = verdict({key: touched})
     assert (said.verdict, said.forward_ok, said.worst_tensor) == (Verdict.MUTATED, True, f"{key} on rank 1")
+    assert "on every rank: " not in said.detail
+    assert "on rank 1: on rank 1 it is off by " in said.detail
+    halved = verdict({key: [RIGHT[key][0], 0.5 * np.array(RIGHT[key][1])]})
+    assert "was changed by the call on rank 1: on rank 1 it is 0.5 times what it was; " in halved.detail
     unseen = verdict({key: ...})
     assert unseen.verdict is Verdict.MISMATCH
     assert "was not shown" in unseen.detail
@@ -350,7 +354,9 @@ def test_mutated(key: str) -> None:
 
 def test_mutated_is_by_the_byte() -> None:
     zero = {**RIGHT, "input/x": 0 * X}
-    assert verdict({"input/x": -0.0 * X}, zero).verdict is Verdict.MUTATED
+    signs = verdict({"input/x": -0.0 * X}, zero)
+    assert signs.verdict is Verdict.MUTATED
+    assert "only signs of zeros differ" in signs.detail
     assert verdict({}, {**RIGHT, "input/x": math.nan * X}).verdict is Verdict.AGREE
 
 
