@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from service.api import cells, events, fleet, health, problems, results, submissions
+from service.api import cells, document, events, fleet, health, problems, results, submissions
 from service.api.limit import BodyLimit
 from service.api.state import State
 
@@ -32,4 +32,5 @@ def create_app(state: State) -> FastAPI:
     for part in (events, submissions, cells, results, fleet):
         app.include_router(part.router, prefix=PREFIX)
     app.include_router(health.router)
+    document.describe(app)
     return app

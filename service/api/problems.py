@@ -85,8 +85,7 @@ def install(app: FastAPI) -> None:
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, for the OpenAPI document."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": TITLES[status][1], "content": content, "model": Problem} for status in statuses}
+    return {status: {"description": TITLES[status][1]} for status in statuses}
 
 
 def _ours(_: Request, error: Exception) -> JSONResponse:

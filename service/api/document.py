@@ -1,0 +1,41 @@
+"""The OpenAPI document as it is true: every error is problem+json, and any route may need a token or a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from service.api.problems import MEDIA_TYPE, TITLES, Problem
+
+ANY = ("422", "503")
+"""What every route may answer: a wrong parameter, and a database that is away."""
+WITH_TOKEN = ("401", "403")
+
+
+def describe(app: FastAPI) -> None:
+    """Have ``app`` hand out this document."""
+    made = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _with_problems(made())
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
+    schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = document["components"]["schemas"]
+    schemas |= {**schema.pop("$defs"), "Problem": schema}
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for operation in (one for path in document["paths"].values() for one in path.values()):
+        scope = operation.get("x-scope", "none")
+        for status in (*ANY, *(WITH_TOKEN if scope != "none" else ())):
+            operation["responses"].setdefault(status, {"description": TITLES[int(status)][1]})
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                response["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return document
