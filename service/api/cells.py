@@ -14,6 +14,7 @@ from service.api.once import Key, once
 from service.api.problems import ApiError, documented
 from service.api.state import state_of
 from service.broker import announce
+from service.cases import catalogue
 from service.claims import PRIORITIES
 from service.diagnosis import Diagnosis
 from service.reports.beside import beside, diagnoses
@@ -135,7 +136,8 @@ def _again(
     state = state_of(request)
     with state.database.session() as session:
         make = partial(store.rerun_cells, session, cells, requester=who.name, priority=PRIORITIES["manual"])
-        make = partial(make, request={"rerun_of": what}, deadlines=state.settings.deadlines)
+        known = frozenset((case.id, case.version) for case in catalogue().cases)
+        make = partial(make, request={"rerun_of": what}, deadlines=state.settings.deadlines, known=known)
         view = once(session, who, key, f"rerun of {what}", make)
     announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"

@@ -6,7 +6,7 @@ On the straight line this stands behind ``service.api``: nothing has to be found
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +31,7 @@ from service.models import (
     SubmissionJob,
 )
 from service.store.read import submission as read_submission
-from service.store.sql import NotFound, lock, utcnow
+from service.store.sql import NotFound, StoreError, lock, utcnow
 from service.store.submit import queue_job
 from service.store.views import SubmissionView
 
@@ -46,9 +46,14 @@ def rerun_cells(
     priority: int,
     request: dict[str, Any],
     deadlines: Deadlines,
+    known: Container[tuple[str, int]] | None = None,
     now: datetime | None = None,
 ) -> SubmissionView:
-    """A submission that runs ``cells`` again. One that a live job is to answer anyway is waited for, not run twice."""
+    """A submission that runs ``cells`` again. One that a live job is to answer anyway is waited for, not run twice.
+
+    ``known`` are the cases that there are today, by id and version. Raises StoreError where a cell is of another one:
+    it asks a question that nobody can ask any more.
+    """
     now = now or utcnow()
     lock(session, "plan")
     row = Submission(key=uuid.uuid4().hex, state="queued", requester=requester, reason="manual", priority=priority)
@@ -69,6 +74,10 @@ def rerun_cells(
         .where(Cell.id.in_(cells))
         .order_by(Cell.id)
     ).all()
+    for cell, case, _ in found:
+        if known is not None and (case.case_id, case.version) not in known:
+            what = f"version {case.version} of {case.case_id}"
+            raise StoreError(f"cell {cell.id} is of {what}, which is no longer asked: submit its case anew")
     waits: set[int] = set()
     fresh: dict[tuple[Any, ...], dict[int, PlannedCell]] = {}
     for cell, case, state in found:

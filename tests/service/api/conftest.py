@@ -14,11 +14,12 @@ from starlette.testclient import TestClient
 from service import store
 from service.api.state import State
 from service.broker import LocalBroker
+from service.cases import CaseCatalogue
 from service.config import Settings
 from service.db import FILE, Database, open_database
 from service.main import create_app
 from service.models import SCOPES
-from tests.support.stored import World, open_world
+from tests.support.stored import World, case, open_world
 from tests.support.trees import make_repository
 
 
@@ -77,5 +78,8 @@ def database(tmp_path: Path, migrated: bytes) -> Iterator[Database]:
 
 
 @pytest.fixture
-def api(tmp_path: Path, database: Database) -> Api:
+def api(tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """Its cases a to e are those that there are today."""
+    there = CaseCatalogue(tuple(case(name) for name in "abcde"), ())
+    monkeypatch.setattr("service.api.cells.catalogue", lambda: there)
     return api_over(tmp_path / "home", database)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from service import store
 from service.models import Host
 from service.verdicts import Verdict
@@ -78,6 +80,13 @@ def test_two_submissions_compared(api: Api) -> None:
     assert api.get("/compare", before=first, after=99).status_code == 404
 
 
+def test_a_cell_of_a_case_that_is_gone_is_not_run_again(api: Api) -> None:
+    api.world.submit(["gone"])
+    (cell,) = api.world.run()
+    answer = api.post(f"/cells/{cell}/rerun")
+    assert (answer.status_code, "which is no longer asked" in answer.json()["detail"]) == (409, True)
+
+
 def test_a_cell_or_a_job_once_more(api: Api) -> None:
     api.world.submit(["a", "b"])
     cells = api.world.run(Verdict.AGREE)
@@ -134,11 +143,7 @@ def test_what_is_not_there_is_a_problem_too(api: Api) -> None:
     assert api.client.put("/api/v1/submissions").json()["type"] == "/problems/method-not-allowed"
 
 
-def test_a_fault_of_the_service_is_a_problem_and_no_stack(api: Api, monkeypatch: object) -> None:
-    import pytest
-
-    assert isinstance(monkeypatch, pytest.MonkeyPatch)
-
+def test_a_fault_of_the_service_is_a_problem_and_no_stack(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("secret")
 
