@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -93,6 +93,15 @@ def test_a_stop_reaches_every_build_and_begins_no_other() -> None:
     assert len(builds.begun) == 2
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python hears Ctrl-C, also where the tests were started in the background, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_without_a_stop_ends_the_builds_and_leaves_no_thread() -> None:
     builds = Builds()
     main = threading.main_thread()
