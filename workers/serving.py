@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from service.db import Database
 from service.main import create_app
 from service.reconcile import Reconciler
 from workers import events
+from workers.app import stopped
 from workers.fetch import Fetcher
 from workers.gpus import alive, local_host
 from workers.loop import Loop
@@ -71,12 +71,8 @@ def serve(state: State, made: socket.socket) -> None:
         proxy_headers=False,  # who asks is told by the connection, never by what is sent over it
     )
     # The server raises the signal that ended it once more when it has ended; what runs beside it has still to end.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with stopped():
         uvicorn.Server(config).run(sockets=[made])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -98,6 +98,12 @@ def needs(scope: str) -> Callable[..., Caller]:
     return allowed
 
 
+Reader = Annotated[Caller, Depends(needs(READ))]
+Submitter = Annotated[Caller, Depends(needs(SUBMIT))]
+Admin = Annotated[Caller, Depends(needs(ADMIN))]
+"""Parameters of routes: whoever may do so much."""
+
+
 def scoped(scope: str) -> dict[str, Any]:
     """What a route says of itself in the OpenAPI document: the scope that it needs."""
     return {"x-scope": scope}

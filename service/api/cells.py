@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel
 
 from service import repro, store
-from service.api.access import READ, SUBMIT, Caller, needs, scoped
-from service.api.once import Key, once
+from service.api.access import READ, SUBMIT, Caller, Reader, Submitter, scoped
+from service.api.once import Key, accepted, once
 from service.api.problems import ApiError, documented
 from service.api.state import state_of
-from service.broker import announce
 from service.cases import catalogue
 from service.claims import PRIORITIES
 from service.diagnosis import Diagnosis
@@ -23,8 +22,6 @@ from service.store import AttemptView, CellDetail, CellRow, JudgementView, Submi
 
 router = APIRouter(tags=["cells"])
 Id = Annotated[int, Path(ge=1, lt=2**31, description="The cell's number.", examples=[17])]
-Reader = Annotated[Caller, Depends(needs(READ))]
-Submitter = Annotated[Caller, Depends(needs(SUBMIT))]
 
 
 class CellDocument(BaseModel):
@@ -139,6 +136,4 @@ def _again(
         known = frozenset((case.id, case.version) for case in catalogue().cases)
         make = partial(make, request={"rerun_of": what}, deadlines=state.settings.deadlines, known=known)
         view = once(session, who, key, f"rerun of {what}", make)
-    announce(state.database, state.broker)
-    response.headers["Location"] = f"/api/v1/submissions/{view.id}"
-    return view
+    return accepted(state, response, view)

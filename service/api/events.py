@@ -16,7 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from service import store
-from service.api.access import READ, Caller, needs, scoped
+from service.api.access import READ, Reader, scoped
 from service.api.problems import documented
 from service.api.state import State, state_of
 from service.api.submissions import Id
@@ -24,7 +24,6 @@ from service.store import Progress, SubmissionView
 
 router = APIRouter(prefix="/submissions", tags=["submissions"])
 TICK_S = 0.5
-Reader = Annotated[Caller, Depends(needs(READ))]
 
 
 def existing(submission: Id, request: Request, _: Reader) -> SubmissionView:
@@ -45,8 +44,8 @@ Existing = Annotated[SubmissionView, Depends(existing)]
 async def events(request: Request, first: Existing) -> AsyncIterable[ServerSentEvent]:
     """`submission`: how far it is; `fetching`: what; `cell`: one was answered; `end`: nothing more will come."""
     state = state_of(request)
-    progress, told = await run_in_threadpool(_now, state, first.id, frozenset())
-    seen, fetching = progress.newest, ""
+    seen, told = await run_in_threadpool(_begin, state, first.id)
+    fetching = ""
     yield ServerSentEvent(event="submission", data=told)
     while True:
         progress, view = await run_in_threadpool(_now, state, first.id, seen)
@@ -63,6 +62,11 @@ async def events(request: Request, first: Existing) -> AsyncIterable[ServerSentE
             yield ServerSentEvent(event="end", data={"state": view.state})
             return
         await asyncio.sleep(TICK_S)
+
+
+def _begin(state: State, submission: int) -> tuple[frozenset[int], SubmissionView]:
+    with state.database.read() as session:
+        return store.newest_results(session, submission), store.submission(session, submission)
 
 
 def _now(state: State, submission: int, seen: frozenset[int]) -> tuple[Progress, SubmissionView]:

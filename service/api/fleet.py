@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from service import catalog, store
-from service.api.access import READ, Caller, needs, scoped
+from service.api.access import READ, Reader, scoped
 from service.api.problems import documented
 from service.api.state import state_of
 from service.claims import LEASE_S
 from service.store.sql import utcnow
 
 router = APIRouter(tags=["fleet"])
-Reader = Annotated[Caller, Depends(needs(READ))]
 
 
 class RuntimeEntry(BaseModel):

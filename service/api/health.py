@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import db, store
-from service.api.access import READ, Caller, needs, scoped
+from service.api.access import READ, Reader, scoped
 from service.api.problems import answer, documented
 from service.api.state import state_of
 from service.errors import GradmatrixError
@@ -47,7 +45,7 @@ def readyz(request: Request) -> JSONResponse:
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}, "description": "The numbers."}, **documented(401)},
 )
-def metrics(request: Request, _: Annotated[Caller, Depends(needs(READ))]) -> Response:
+def metrics(request: Request, _: Reader) -> Response:
     """Queue, leases, durations, verdicts and what the reconciler did, for Prometheus."""
     with state_of(request).database.read() as session:
         found = store.numbers(session)

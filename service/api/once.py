@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import Header
+from fastapi import Header, Response
 from sqlalchemy.orm import Session
 
 from service import store
 from service.api.access import Caller
+from service.api.state import State
+from service.broker import announce
 from service.store import SubmissionView
 
 Key = Annotated[
@@ -22,6 +24,13 @@ Key = Annotated[
         description="Sent again under one key, a request is one request.",
     ),
 ]
+
+
+def accepted(state: State, response: Response, view: SubmissionView) -> SubmissionView:
+    """The answer to a request that made ``view``: whoever works is told, and whoever asked is told where it is."""
+    announce(state.database, state.broker)
+    response.headers["Location"] = f"/api/v1/submissions/{view.id}"
+    return view
 
 
 def once(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, cast
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from service import store
-from service.api.access import READ, Caller, needs, scoped
+from service.api.access import READ, Reader, scoped
 from service.api.paging import Plain
 from service.api.problems import ApiError, documented
 from service.api.state import state_of
@@ -20,7 +20,6 @@ from service.store import CellRow
 from service.words import cell_says
 
 router = APIRouter(tags=["results"])
-Reader = Annotated[Caller, Depends(needs(READ))]
 MOST_CHECKOUTS = 50
 
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from jobs.contract import TRANSPORTS
 from service import store
-from service.api.access import ADMIN, READ, SUBMIT, Caller, needs, scoped
+from service.api.access import ADMIN, READ, SUBMIT, Admin, Caller, Reader, Submitter, scoped
 from service.api.forms import Pin, SubmissionForm
-from service.api.once import Key, once
+from service.api.once import Key, accepted, once
 from service.api.paging import LIMIT, PLAIN, Cursor, Limit, Page, Plain, after, page
 from service.api.problems import ApiError, documented
 from service.api.state import State, state_of
@@ -29,9 +29,6 @@ from service.verdicts import VERDICTS
 
 router = APIRouter(prefix="/submissions", tags=["submissions"])
 Id = Annotated[int, Path(ge=1, lt=2**31, description="The submission's number.", examples=[3])]
-Reader = Annotated[Caller, Depends(needs(READ))]
-Submitter = Annotated[Caller, Depends(needs(SUBMIT))]
-Admin = Annotated[Caller, Depends(needs(ADMIN))]
 KNOWN_FORM = re.compile(r"torch|git\+\S+|[0-9a-fA-F]{7,40}|[A-Za-z0-9][A-Za-z0-9._-]*\s*([=<>~!@].*)?")
 """What a subject looks like that is no folder; whether it is right is looked at afterwards."""
 FORMS = "NAME==VERSION, a SHA, git+URL@REF, torch, or an object that names a commit"
@@ -55,9 +52,7 @@ def submit(
     with state.database.session() as session:
         make = partial(store.open_submission, session, requester=who.name, reason=form.reason, priority=priority)
         view = once(session, who, key, form.model_dump_json(), partial(make, request=asked))
-    announce(state.database, state.broker)
-    response.headers["Location"] = f"/api/v1/submissions/{view.id}"
-    return view
+    return accepted(state, response, view)
 
 
 def order(form: SubmissionForm, state: State, who: Caller) -> Wanted:
@@ -167,9 +162,7 @@ def rerun(submission: Id, request: Request, response: Response, who: Submitter, 
         make = partial(store.open_submission, session, requester=who.name, reason="manual")
         make = partial(make, priority=PRIORITIES["manual"], request=asked)
         view = once(session, who, key, f"rerun of submission {submission}", make)
-    announce(state.database, state.broker)
-    response.headers["Location"] = f"/api/v1/submissions/{view.id}"
-    return view
+    return accepted(state, response, view)
 
 
 @router.post("/{submission}/approve", openapi_extra=scoped(ADMIN), responses=documented(401, 403, 404, 409))

@@ -36,7 +36,7 @@ from service.store.paging import (
     page_of_submissions,
     runtimes_in_use,
 )
-from service.store.progress import Progress, progress
+from service.store.progress import Progress, newest_results, progress
 from service.store.read import cells_of, jobs_of, submission, submissions, unfinished_submission
 from service.store.records import ImportRefusedError, load_lines
 from service.store.resolving import (
@@ -138,6 +138,7 @@ __all__ = [
     "keep_policy",
     "load_lines",
     "newest_checkout",
+    "newest_results",
     "note_use",
     "numbers",
     "open_submission",

@@ -5,7 +5,6 @@ On the straight line this stands behind ``service.api``: nothing has to be found
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Any
@@ -32,7 +31,7 @@ from service.models import (
 )
 from service.store.read import submission as read_submission
 from service.store.sql import NotFound, StoreError, lock, utcnow
-from service.store.submit import queue_job
+from service.store.submit import new_submission, queue_job
 from service.store.views import SubmissionView
 
 PLACE = ("checkout_id", "runtime_id", "transport", "world_size")
@@ -56,10 +55,9 @@ def rerun_cells(
     """
     now = now or utcnow()
     lock(session, "plan")
-    row = Submission(key=uuid.uuid4().hex, state="queued", requester=requester, reason="manual", priority=priority)
-    row.request, row.note, row.pinned, row.created_at = request, "", False, now
-    session.add(row)
-    session.flush()
+    row = new_submission(
+        session, "queued", requester=requester, reason="manual", priority=priority, request=request, now=now
+    )
     jobs = sa.select(Cell.job_id).where(Cell.id.in_(cells), Cell.job_id.is_not(None))
     # locked, so that a job that ends meanwhile waits for this submission and then tells it
     live = session.scalars(

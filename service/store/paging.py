@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.models import CaseVersion, Cell, Checkout, Host, Result, Runtime, Submission, SubmissionCell
-from service.models import SubmissionCheckout as Named
-from service.store.read import cell_query, cell_row, view_of
+from service.models import CaseVersion, Cell, Checkout, Host, Result, Runtime, Submission
+from service.store.read import asked_query, cell_query, cell_row, view_of
 from service.store.read import submission as read_submission
 from service.store.views import CellRow, HostView, RuntimeView, SubmissionView
 
@@ -42,18 +41,7 @@ def page_of_cells(
 ) -> list[CellRow]:
     """The cells of a submission behind number ``after``, by their number. Raises NotFound."""
     read_submission(session, submission)
-    query = (
-        cell_query()
-        .add_columns(Named.label)
-        .join(SubmissionCell, SubmissionCell.cell_id == Cell.id)
-        .join(
-            Named,
-            sa.and_(Named.submission_id == SubmissionCell.submission_id, Named.checkout_id == Cell.checkout_id),
-        )
-        .where(SubmissionCell.submission_id == submission)
-        .order_by(Cell.id)
-        .limit(limit)
-    )
+    query = asked_query(submission).order_by(Cell.id).limit(limit)
     if after is not None:
         query = query.where(Cell.id > after)
     if verdicts:

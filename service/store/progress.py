@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.models import Cell, Resolution, Result, SubmissionCell
-from service.models import SubmissionCheckout as Named
-from service.store.read import cell_query, cell_row
+from service.store.read import asked_query, cell_row
 from service.store.sql import chunks
 from service.store.views import CellRow
 
@@ -28,20 +27,19 @@ class Progress:
     fetching: str
 
 
-def progress(session: Session, submission: int, seen: frozenset[int]) -> Progress:
-    """What is new in a submission since its results were ``seen``."""
+def newest_results(session: Session, submission: int) -> frozenset[int]:
+    """The results that count now."""
     mine = sa.select(SubmissionCell.cell_id).where(SubmissionCell.submission_id == submission)
     results = sa.select(Cell.result_id).where(Cell.id.in_(mine), Cell.result_id.is_not(None))
-    newest = frozenset(result for result in session.scalars(results) if result is not None)
+    return frozenset(result for result in session.scalars(results) if result is not None)
+
+
+def progress(session: Session, submission: int, seen: frozenset[int]) -> Progress:
+    """What is new in a submission since its results were ``seen``."""
+    newest = newest_results(session, submission)
     rows: list[CellRow] = []
     for some in chunks(sorted(newest - seen)):
-        query = (
-            cell_query()
-            .add_columns(Named.label)
-            .join(Named, sa.and_(Named.submission_id == submission, Named.checkout_id == Cell.checkout_id))
-            .where(Result.id.in_(some))
-            .order_by(Result.id)
-        )
+        query = asked_query(submission).where(Result.id.in_(some)).order_by(Result.id)
         rows += [cell_row(row, label=row.label) for row in session.execute(query)]
     return Progress(newest, tuple(rows), _fetching(session, submission))
 

@@ -136,7 +136,15 @@ def cells_of(session: Session, submission_id: int, *, only_latest: bool = True) 
     ``only_latest=False`` gives one row per answer ever stored for a cell, oldest first, instead of the current one.
     """
     submission(session, submission_id)
-    query = (
+    query = asked_query(submission_id, only_latest=only_latest).order_by(
+        SubmissionCheckout.position, Cell.runtime_id, Cell.world_size, CaseVersion.id, Cell.mode, Result.id
+    )
+    return [cell_row(row, label=row.label, only_latest=only_latest) for row in session.execute(query)]
+
+
+def asked_query(submission_id: int, *, only_latest: bool = True) -> sa.Select[*tuple[Any, ...]]:
+    """The cells of a submission, as :func:`cell_query` has them, each with the label that it asked for."""
+    return (
         cell_query(only_latest=only_latest)
         .add_columns(SubmissionCheckout.label)
         .join(SubmissionCell, SubmissionCell.cell_id == Cell.id)
@@ -148,9 +156,7 @@ def cells_of(session: Session, submission_id: int, *, only_latest: bool = True) 
             ),
         )
         .where(SubmissionCell.submission_id == submission_id)
-        .order_by(SubmissionCheckout.position, Cell.runtime_id, Cell.world_size, CaseVersion.id, Cell.mode, Result.id)
     )
-    return [cell_row(row, label=row.label, only_latest=only_latest) for row in session.execute(query)]
 
 
 def cell_query(*, only_latest: bool = True) -> sa.Select[*tuple[Any, ...]]:

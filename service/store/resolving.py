@@ -6,7 +6,6 @@ On the straight line this stands between ``service.api`` (which stored what was 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +20,7 @@ from service.matrix import Plan
 from service.models import OVER, Hint, Resolution, Submission
 from service.store.read import submission as read_submission
 from service.store.sql import NotFound, StaleFence, StoreError, lock, utcnow
-from service.store.submit import add_plan
+from service.store.submit import add_plan, new_submission
 from service.store.views import SubmissionView
 
 if TYPE_CHECKING:
@@ -55,10 +54,8 @@ def open_submission(
 ) -> SubmissionView:
     """Store what was asked for, to be resolved; or to be held for an approval, for the reason ``held``."""
     now = now or utcnow()
-    row = Submission(key=uuid.uuid4().hex, requester=requester, reason=reason, priority=priority, request=request)
-    row.state, row.note, row.pinned, row.created_at = "held" if held else "resolving", held, False, now
-    session.add(row)
-    session.flush()
+    asked: dict[str, Any] = {"requester": requester, "reason": reason, "priority": priority, "request": request}
+    row = new_submission(session, "held" if held else "resolving", **asked, now=now, note=held)
     if not held:
         _wait(session, row.id, now)
     return read_submission(session, row.id)

@@ -67,14 +67,32 @@ def submit(
 ) -> SubmissionView:
     """Store a submission and plan it: :func:`add_plan` says what becomes of its cells."""
     now = now or utcnow()
-    row = Submission(key=uuid.uuid4().hex, state="queued", requester=requester, reason=reason, priority=priority)
-    row.request, row.note, row.pinned, row.created_at = request, "", False, now
     lock(session, "plan")
-    session.add(row)
-    session.flush()
+    row = new_submission(
+        session, "queued", requester=requester, reason=reason, priority=priority, request=request, now=now
+    )
     return add_plan(
         session, row, checkouts=checkouts, runtimes=runtimes, plan=plan, rerun=rerun, deadlines=deadlines, now=now
     )
+
+
+def new_submission(
+    session: Session,
+    state: str,
+    *,
+    requester: str,
+    reason: str,
+    priority: int,
+    request: dict[str, Any],
+    now: datetime,
+    note: str = "",
+) -> Submission:
+    """The row of a submission, without any cell yet."""
+    row = Submission(key=uuid.uuid4().hex, state=state, requester=requester, reason=reason, priority=priority)
+    row.request, row.note, row.pinned, row.created_at = request, note, False, now
+    session.add(row)
+    session.flush()
+    return row
 
 
 def add_plan(

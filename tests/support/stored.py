@@ -11,8 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+from alembic import command
+
 from jobs.contract import CaseInfo
-from service import store
+from service import db, store
 from service.catalog import RuntimeSpec
 from service.claims import Holder, HostView
 from service.db import FILE, Database, open_database
@@ -162,6 +165,18 @@ class World:
     def view(self, submission: int) -> SubmissionView:
         with self.db.read() as session:
             return store.submission(session, submission)
+
+
+def migrate(url: sa.URL, to: str) -> None:
+    """Bring a database to the revision ``to``, back or forth; ``head`` is the newest."""
+    engine = db.create_engine(url)
+    if url.get_backend_name() == "sqlite":
+        sa.event.listen(engine, "connect", lambda raw, _entry: raw.execute("PRAGMA foreign_keys = OFF"))
+    with engine.begin() as connection:
+        config = db._script()
+        config.attributes["connection"] = connection
+        (command.downgrade if to != "head" else command.upgrade)(config, to)
+    engine.dispose()
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 
 from jobs.contract import ControlInfo
 from service import db, store
 from service.models import Result
 from service.policy import load_policy, policy_to_data
 from service.verdicts import Verdict
-from tests.support.stored import Template, World, at, blob, case, checkout, evidence, judgement, open_world
+from tests.support.stored import Template, World, at, blob, case, checkout, evidence, judgement, migrate, open_world
 
 POLICY_2 = dataclasses.replace(load_policy(), version="2")
 POLICY_3 = dataclasses.replace(load_policy(), version="3")
@@ -236,7 +235,7 @@ def test_a_database_of_the_first_schema_keeps_everything_both_ways(tmp_path: Pat
     first = [row for row in results(world) if row["policy_version"] == "1"]
     url = world.db.engine.url
     world.db.dispose()
-    _migrate(url, "0001")
+    migrate(url, "0001")
     raw = db.create_engine(url)
     with raw.connect() as connection:
         stored = connection.execute(sa.text("SELECT id, verdict FROM result ORDER BY id")).all()
@@ -244,17 +243,6 @@ def test_a_database_of_the_first_schema_keeps_everything_both_ways(tmp_path: Pat
     raw.dispose()
     assert [tuple(row) for row in stored] == [(1, "mismatch"), (2, "mismatch")]
     assert [row[0] for row in current] == [1, 2]
-    _migrate(url, "head")
+    migrate(url, "head")
     assert results(world) == first
     assert world.judge(POLICY_2, Verdict.SCALED, seconds=1) == [1, 2]
-
-
-def _migrate(url: sa.URL, to: str) -> None:
-    engine = db.create_engine(url)
-    if url.get_backend_name() == "sqlite":
-        sa.event.listen(engine, "connect", lambda raw, _entry: raw.execute("PRAGMA foreign_keys = OFF"))
-    with engine.begin() as connection:
-        config = db._script()
-        config.attributes["connection"] = connection
-        (command.downgrade if to != "head" else command.upgrade)(config, to)
-    engine.dispose()

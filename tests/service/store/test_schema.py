@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from service import db, store
+from service import store
 from service.schema import Base
-from tests.support.stored import World, at
+from tests.support.stored import World, at, migrate
 
 
 def test_the_migrated_schema_is_the_tables_own(world: World) -> None:
@@ -34,13 +32,6 @@ def test_a_service_that_goes_back_and_forth_keeps_its_submissions(world: World) 
     url = world.db.engine.url
     world.db.dispose()
     for to in ("0002", "head"):
-        engine = db.create_engine(url)
-        if url.get_backend_name() == "sqlite":
-            sa.event.listen(engine, "connect", lambda raw, _entry: raw.execute("PRAGMA foreign_keys = OFF"))
-        with engine.begin() as connection:
-            config = db._script()
-            config.attributes["connection"] = connection
-            (command.downgrade if to != "head" else command.upgrade)(config, to)
-        engine.dispose()
+        migrate(url, to)
     assert (world.view(done).state, world.view(done).done) == ("done", 1)
     assert (world.view(failed).state, world.view(failed).note) == ("cancelled", "")
