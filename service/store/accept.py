@@ -28,7 +28,9 @@ from service.models import (
     Result,
     ResultBlob,
 )
+from service.store.answered import answered
 from service.store.sql import AlreadyAccepted, StaleFence, StoreError, held_job, insert_missing, pack, utcnow
+from service.verdicts import Verdict
 
 if TYPE_CHECKING:
     from service.evidence import Blob as BlobFound
@@ -62,6 +64,8 @@ def accept(
     ``evidence`` is what the judgement rests on; ``first`` is that of the pass among other cases and ``alone`` that of
     the one in fresh ranks, if there was one: both are needed to judge again.
 
+    An answer that says that the machine failed is kept, and the cell stays open until it has been tried often enough.
+
     Raises StaleFence where the job is no longer held under ``fence``, AlreadyAccepted where this job has answered
     the cell before, and StoreError where the cell is not one of the job's.
     """
@@ -70,8 +74,8 @@ def accept(
     found = session.get(Cell, cell)
     if found is None or found.job_id != job:
         raise StoreError(f"cell {cell} is not one of job {job}")
-    before = sa.select(Result.id).join(Attempt).where(Result.cell_id == cell, Attempt.job_id == job)
-    if session.scalars(before).first() is not None:
+    here = sa.select(Result.id).where(Result.cell_id == cell, Result.attempt_id == attempt)
+    if session.scalars(here).first() is not None or _answered(session, job, cell):
         raise AlreadyAccepted(f"cell {cell} has an answer from job {job} already")
     kept = {id(each): each for each in (evidence, first, alone) if each is not None}  # one of the two is the first
     digests = {key: _evidence(session, each) for key, each in kept.items()}
@@ -90,11 +94,17 @@ def accept(
     session.flush()
     _link(session, ResultBlob, {"result_id": result.id}, blobs)
     found.result_id = result.id
-    row.counts = {**row.counts, result.verdict: row.counts.get(result.verdict, 0) + 1}
-    row.cells_done += 1
-    row.failures, row.state = 0, "running"
+    row.state = "running"
+    if judgement.verdict is not Verdict.INFRA or _answered(session, job, cell):
+        row.counts = {**row.counts, result.verdict: row.counts.get(result.verdict, 0) + 1}
+        row.cells_done += 1
+        row.failures = 0
     session.flush()
     return result.id
+
+
+def _answered(session: Session, job: int, cell: int) -> bool:
+    return session.scalars(answered(job).where(Result.cell_id == cell)).first() is not None
 
 
 def judged(judgement: Judgement) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from service.models import (
     GpuLease,
     Host,
     Job,
-    Result,
     Runtime,
     SubmissionJob,
 )
+from service.store.answered import answered
 from service.store.held import reclaim
 from service.store.settle import settle_jobs
 from service.store.sql import insert_missing, lock, touched, utcnow
@@ -74,7 +74,10 @@ def _queue(session: Session, only: int | None, host_id: int, now: datetime) -> l
     """What may be claimed here. What just failed here is left to the other hosts for a while, if there are any."""
     since = now - timedelta(seconds=ELSEWHERE_S)
     failed_here = sa.exists().where(
-        Attempt.job_id == Job.id, Attempt.host_id == host_id, Attempt.state == "lost", Attempt.ended_at > since
+        Attempt.job_id == Job.id,
+        Attempt.host_id == host_id,
+        Attempt.state.in_(("lost", "done")),  # done, and the job queued again: cells lack an answer
+        Attempt.ended_at > since,
     )
     others = sa.exists().where(Host.id != host_id, Host.seen_at > now - timedelta(seconds=LEASE_S))
     query = (
@@ -177,16 +180,11 @@ def _take_job(
 
 
 def _unanswered(session: Session, job: int) -> tuple[CellSpec, ...]:
-    """The job's cells that none of its attempts has answered, a family and a mode at a time."""
-    answered = (
-        sa.select(Result.id)
-        .join(Attempt, Attempt.id == Result.attempt_id)
-        .where(Result.cell_id == Cell.id, Attempt.job_id == job)
-    )
+    """The job's cells that none of its attempts has answered for good, a family and a mode at a time."""
     found = session.execute(
         sa.select(Cell.id, CaseVersion.case_id, CaseVersion.version, Cell.mode, CaseVersion.family)
         .join(CaseVersion, CaseVersion.id == Cell.case_version_id)
-        .where(Cell.job_id == job, ~answered.exists())
+        .where(Cell.job_id == job, Cell.id.not_in(answered(job)))
     )
     order = sorted(found, key=lambda row: (_place(FAMILIES, row.family), _place(MODES, row.mode), row.id))
     return tuple(CellSpec(row.id, row.case_id, row.version, row.mode) for row in order)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from service.claims import Alive, Holder
 from service.models import LIVE, OVER, Attempt, GpuLease, Job, Result, Submission, SubmissionJob
+from service.store.answered import answered
 from service.store.settle import settle_jobs
 from service.store.sql import NotFound, StaleFence, held_job, lock, touched, utcnow
 
@@ -153,13 +154,14 @@ def recount(session: Session, job: Job) -> None:
         partition_by=Result.cell_id, order_by=(Result.created_at.desc(), Result.judged_at.desc(), Result.id.desc())
     )
     answers = (
-        sa.select(Result.verdict, newest.label("place"))
+        sa.select(Result.cell_id, Result.verdict, newest.label("place"))
         .join(Attempt, Attempt.id == Result.attempt_id)
         .where(Attempt.job_id == job.id)
         .subquery()
     )
-    found = session.execute(
-        sa.select(answers.c.verdict, sa.func.count()).where(answers.c.place == 1).group_by(answers.c.verdict)
-    )
+    counted = sa.select(answers.c.verdict, sa.func.count()).where(answers.c.place == 1).group_by(answers.c.verdict)
+    if job.state in LIVE:
+        counted = counted.where(answers.c.cell_id.in_(answered(job.id)))
+    found = session.execute(counted)
     job.counts = {row.verdict: row[1] for row in found}
     job.cells_done = sum(job.counts.values())

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from service import store
 from service.claims import LEASE_S, Choice, Holder, HostView, LeaseView, QueuedJob
 from service.models import Attempt, Cell, GpuLease, Job, Result
-from service.store.held import MAX_FAILURES
+from service.store.held import MAX_FAILURES, recount
 from service.verdicts import Verdict
 from tests.support.stored import Template, World, at, evidence, host, open_world
 
@@ -350,3 +350,52 @@ def test_what_nobody_else_takes_comes_back_to_the_host_where_it_failed(world: Wo
     assert world.claim(51, here) is None
     assert world.claim(61, there, only=99) is None
     assert [one.job for one in world.claimed(63, here).jobs] == [job.job]
+
+
+def test_a_cell_is_run_again_where_the_machine_failed_and_twice_at_most(world: World) -> None:
+    view = world.submit(["a", "b"])
+    (job,) = world.claimed().jobs
+    good, bad = (spec.cell for spec in job.cells)
+    world.answer(job, good)
+    for attempt in (1, 2):
+        world.answer(job, bad, Verdict.INFRA)
+        with pytest.raises(store.AlreadyAccepted):
+            world.answer(job, bad)
+        assert (world.view(view.id).jobs[0].cells_done, world.finish(job)) == (1, "queued"), attempt
+        (job,) = world.claimed().jobs
+        assert [spec.cell for spec in job.cells] == [bad]
+    world.answer(job, bad, Verdict.INFRA)
+    assert world.finish(job) == "done"
+    assert (world.view(view.id).state, world.view(view.id).jobs[0].cells_done) == ("done", 2)
+    with world.db.read() as session:
+        assert session.get_one(Job, job.job).counts == {"agree": 1, "infra": 1}
+        assert session.scalar(sa.select(sa.func.count()).where(Result.cell_id == bad)) == 3
+
+
+def test_the_answer_after_the_machine_failed_is_the_cells(world: World) -> None:
+    view = world.submit(["a"])
+    (job,) = world.claimed().jobs
+    world.answer(job, job.cells[0].cell, Verdict.INFRA)
+    world.finish(job)
+    world.run(Verdict.SCALED)
+    assert [row.verdict for row in world.rows(view.id)] == ["scaled"]
+    assert world.view(view.id).jobs[0].counts == {"scaled": 1}
+
+
+def test_what_the_machine_failed_at_is_left_to_another_host_first(world: World) -> None:
+    world.submit(["a"])
+    assert world.claim(machine=host(name="elsewhere", pid=2), only=0) is None  # only to be seen
+    (job,) = world.claimed().jobs
+    world.answer(job, job.cells[0].cell, Verdict.INFRA)
+    world.finish(job, 1.0)
+    assert world.claim(1.0) is None
+    assert world.claim(1.0, machine=host(name="elsewhere", pid=2)) is not None
+
+
+def test_a_judgement_of_a_running_job_counts_no_cell_that_is_to_be_run_again(world: World) -> None:
+    view = world.submit(["a", "b"])
+    (job,) = world.claimed().jobs
+    world.answer(job, job.cells[0].cell, Verdict.INFRA)
+    with world.db.session() as session:
+        recount(session, session.get_one(Job, job.job))
+    assert world.view(view.id).jobs[0].cells_done == 0
