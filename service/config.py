@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 
 from jobs.contract import Deadlines
 from service.errors import UsageError, nearest
+from service.logs import LogFormat
 
 PREFIX = "GRADMATRIX_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
@@ -96,6 +97,7 @@ class Settings(BaseSettings):
     broker_url          Redis, for a fleet: redis://HOST:PORT/0; without one only workers in the process are told
     server              the service that submit, cancel and rerun talk to; without one the one at listen
     token               the token that they send it
+    log                 how the service logs: ``text`` for people, ``json`` with an object per line for programs
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
     repositories        what commits are taken from besides it, written likewise; all others are refused
@@ -122,6 +124,7 @@ class Settings(BaseSettings):
     broker_url: Annotated[str, Field(pattern=r"^redis(s|\+socket)?://\S+$")] | None = None
     server: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
     token: Annotated[str, Field(min_length=1)] | None = None
+    log: LogFormat = "text"
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
     repositories: Words = ()

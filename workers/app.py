@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from celery.signals import setup_logging
+
 from service.broker import TASK, Publisher, celery_app
 from service.config import Settings
 
@@ -24,6 +26,7 @@ def listen(settings: Settings, woken: Publisher) -> None:
             stop.wait()
         return
     app = celery_app(settings.broker_url)
+    setup_logging.connect(_keep_logging, weak=False)
 
     @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
     def hint() -> None:
@@ -42,6 +45,10 @@ def listen(settings: Settings, woken: Publisher) -> None:
     )
     with suppress(SystemExit):  # how it ends after a signal
         worker.start()
+
+
+def _keep_logging(**_: object) -> None:
+    """Where somebody hears its signal, Celery sets up no logging: the lines stay as ``service.logs`` has them."""
 
 
 @contextmanager

@@ -46,6 +46,7 @@ from service.judge import (
     judge_control,
     merge_passes,
 )
+from service.logs import bound
 from service.policy import Policy
 from service.store import AlreadyAccepted, Claim, ClaimedJob, StaleFence
 from workers import collect, events, package
@@ -319,15 +320,11 @@ class Attempt:
             store.start(session, held.job, held.fence)
             controls = self._controls_due()
             store.record_control_set(session, job=held.job, fence=held.fence, attempt=held.attempt, controls=controls)
-        self._listener(
-            events.JobStarted(
-                job.claimed.job,
-                self.claim.label,
-                self._runtime.torch,
-                job.claimed.world_size,
-                len(job.claimed.cells),
-            )
+        started = events.JobStarted(
+            job.claimed.job, self.claim.label, self._runtime.torch, job.claimed.world_size, len(job.claimed.cells)
         )
+        with bound(**job.claimed.ids):
+            self._listener(started)
         if self._in_cells:  # so far already, for the container's job before
             self._listener(events.PhaseDone(job.claimed.job, events.LAST_PHASE, 0.0))
 
@@ -378,7 +375,8 @@ class Attempt:
             seconds = time.monotonic() - job.began if job.began else 0.0
             stopped = self._reason if state != "done" else ""
             outcome = stopped or (f"{state}: {reason}" if reason else state)
-            self._listener(events.JobDone(job.claimed.job, seconds, outcome))
+            with bound(**job.claimed.ids):
+                self._listener(events.JobDone(job.claimed.job, seconds, outcome))
 
     def _leave(self, problem: str) -> None:
         for job in self._jobs.values():

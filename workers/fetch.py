@@ -22,6 +22,7 @@ from service.claims import BEAT_S
 from service.config import Settings
 from service.db import Database
 from service.errors import GradmatrixError
+from service.logs import bound
 from service.order import Wanted, check
 from service.store import Resolving, StaleFence
 from service.subjects import Cache, Progress, Unreachable, resolve
@@ -62,8 +63,13 @@ class Fetcher:
             task = store.claim_resolution(session)
         if task is None:
             return False
+        with bound(submission=task.submission):
+            self._see_through(task, stop or threading.Event())
+        return True
+
+    def _see_through(self, task: Resolving, stop: threading.Event) -> None:
         try:
-            with _Reporting(self._database, task, stop or threading.Event()) as report:
+            with _Reporting(self._database, task, stop) as report:
                 self._resolve(task, report)
         except (StaleFence, InterruptedError):
             pass  # cancelled, taken on by another one, or stopped: its lease says when it is somebody else's
@@ -74,11 +80,11 @@ class Fetcher:
         except (OperationalError, InterfaceError):
             raise  # away: its lease says when it is tried again
         except Exception as error:
-            log.exception("submission %d could not be fetched", task.submission)
+            log.exception("could not be fetched")
             self._end(store.give_back_resolution, task, error)
-        return True
 
     def _end(self, act: Callable[[Session, Resolving, str], object], task: Resolving, error: Exception) -> None:
+        log.warning("not resolved: %s", error)
         with suppress(StaleFence), self._database.session() as session:
             act(session, task, str(error) or type(error).__name__)
 
@@ -103,6 +109,7 @@ class Fetcher:
                 rerun=bool(task.request.get("rerun")),
                 deadlines=self._settings.deadlines,
             )
+        log.info("resolved: %d cells of %s", planned.cells, ", ".join(checkout.label for checkout in checkouts))
         announce(self._database, self._tell)
 
 

@@ -23,6 +23,7 @@ from service.catalog import load as load_catalog
 from service.claims import BEAT_S, KILL_S, Choice, Choose, HostView, LeaseView, QueuedJob
 from service.config import Settings
 from service.db import Database
+from service.logs import bound
 from service.policy import Policy, load_policy
 from service.store import Claim
 from workers import events
@@ -126,8 +127,9 @@ class Loop:
 
     def _give_back(self, claim: Claim, reason: str) -> None:
         """Let others have what cannot be run here; given back often enough, it is given up, and says why."""
-        log.warning("%s", reason)
         for job in claim.jobs:
+            with bound(**job.ids):
+                log.warning("%s", reason)
             with self._database.session() as session:
                 store.requeue(session, job.job, job.fence, reason)
 
@@ -145,15 +147,18 @@ class Loop:
         )
 
     def _run(self, attempt: Attempt) -> None:
-        try:
-            attempt.run()
-        except InterruptedError:
-            pass
-        except Exception as error:  # carried to the thread that waits for the work, or written down
-            if self._lasting:
-                log.exception("container %s failed", attempt.claim.container)
-            else:
-                self._failure = error
+        claim = attempt.claim
+        submissions = sorted({submission for job in claim.jobs for submission in job.submissions})
+        with bound(container=claim.container, submissions=submissions, jobs=[job.job for job in claim.jobs]):
+            try:
+                attempt.run()
+            except InterruptedError:
+                pass
+            except Exception as error:  # carried to the thread that waits for the work, or written down
+                if self._lasting:
+                    log.exception("the container failed")
+                else:
+                    self._failure = error
 
     def _reap(self) -> bool:
         """Forget the threads that ended; whether any did, since its devices are free now."""

@@ -136,9 +136,9 @@ def told(event: events.Event) -> None:
     """What a worker does, as lines of the log."""
     match event:
         case events.JobStarted():
-            log.info("job %d: %s on torch %s, %d ranks", event.job, event.label, event.torch, event.world_size)
+            log.info("started: %s on torch %s, %d ranks", event.label, event.torch, event.world_size)
         case events.JobDone():
-            log.info("job %d: %s in %.1f s", event.job, event.outcome, event.seconds)
+            log.info("ended: %s in %.1f s", event.outcome, event.seconds)
         case events.RuntimeBuilding():
             log.debug("%s: %s", event.name, event.what)
         case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from typing import Annotated
 
@@ -13,7 +14,10 @@ from service import store
 from service.api.access import Caller
 from service.api.state import State
 from service.broker import announce
+from service.logs import bound
 from service.store import SubmissionView
+
+log = logging.getLogger(__name__)
 
 Key = Annotated[
     str | None,
@@ -28,6 +32,8 @@ Key = Annotated[
 
 def accepted(state: State, response: Response, view: SubmissionView) -> SubmissionView:
     """The answer to a request that made ``view``: whoever works is told, and whoever asked is told where it is."""
+    with bound(submission=view.id):
+        log.info("asked for by %s", view.requester)
     announce(state.database, state.broker)
     response.headers["Location"] = f"/api/v1/submissions/{view.id}"
     return view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from service.api.state import State, state_of
 from service.broker import announce
 from service.claims import PRIORITIES
 from service.errors import UsageError
+from service.logs import bound
 from service.models import SUBMISSION_STATES
 from service.order import Wanted, check
 from service.reports.junit import junit
@@ -27,6 +29,7 @@ from service.store import CellRow, SubmissionView
 from service.store.sql import utcnow
 from service.verdicts import VERDICTS
 
+log = logging.getLogger(__name__)
 router = APIRouter(prefix="/submissions", tags=["submissions"])
 Id = Annotated[int, Path(ge=1, lt=2**31, description="The submission's number.", examples=[3])]
 KNOWN_FORM = re.compile(r"torch|git\+\S+|[0-9a-fA-F]{7,40}|[A-Za-z0-9][A-Za-z0-9._-]*\s*([=<>~!@].*)?")
@@ -140,11 +143,14 @@ def junit_xml(submission: Id, request: Request, _: Reader) -> Response:
 
 
 @router.post("/{submission}/cancel", openapi_extra=scoped(SUBMIT), responses=documented(401, 403, 404))
-def cancel(submission: Id, request: Request, _: Submitter) -> SubmissionView:
+def cancel(submission: Id, request: Request, who: Submitter) -> SubmissionView:
     """Cancel it, and the jobs that no other submission waits for. What is answered stays."""
     with state_of(request).database.session() as session:
         store.cancel(session, submission)
-        return store.submission(session, submission)
+        view = store.submission(session, submission)
+    with bound(submission=submission):
+        log.info("cancelled by %s", who.name)
+    return view
 
 
 @router.post("/{submission}/rerun", status_code=202, openapi_extra=scoped(SUBMIT), responses=documented(401, 404, 409))
@@ -166,11 +172,13 @@ def rerun(submission: Id, request: Request, response: Response, who: Submitter, 
 
 
 @router.post("/{submission}/approve", openapi_extra=scoped(ADMIN), responses=documented(401, 403, 404, 409))
-def approve(submission: Id, request: Request, _: Admin) -> SubmissionView:
+def approve(submission: Id, request: Request, who: Admin) -> SubmissionView:
     """Let one go on that is held, of a stranger's pull request. It is bound to the commit that was proposed."""
     state = state_of(request)
     with state.database.session() as session:
         view = store.approve(session, submission)
+    with bound(submission=submission):
+        log.info("approved by %s", who.name)
     announce(state.database, state.broker)
     return view
 

@@ -17,6 +17,7 @@ from jobs.contract import FAMILIES, MODES, CellSpec
 from service.claims import LEASE_S, Choice, Choose, HostView, LeaseView, QueuedJob
 from service.models import (
     HELD,
+    OVER,
     Attempt,
     CaseVersion,
     Cell,
@@ -25,6 +26,7 @@ from service.models import (
     Host,
     Job,
     Runtime,
+    Submission,
     SubmissionJob,
 )
 from service.store.answered import answered
@@ -176,7 +178,10 @@ def _take_job(
     attempt.started_at = now
     session.add(attempt)
     session.flush()
-    return ClaimedJob(job, fence, attempt.id, world_size, _unanswered(session, job))
+    waiting = sa.select(SubmissionJob.submission_id).join(Submission)
+    waiting = waiting.where(SubmissionJob.job_id == job, Submission.state.not_in(OVER))
+    submissions = tuple(session.scalars(waiting.order_by(Submission.id)))
+    return ClaimedJob(job, fence, attempt.id, world_size, _unanswered(session, job), submissions)
 
 
 def _unanswered(session: Session, job: int) -> tuple[CellSpec, ...]:

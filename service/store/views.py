@@ -27,13 +27,22 @@ class BlobView:
 
 @dataclass(frozen=True)
 class ClaimedJob:
-    """A job to run under ``fence``, with the cells that still lack an answer, in the order in which they run."""
+    """A job to run under ``fence``, with the cells that still lack an answer, in the order in which they run.
+
+    submissions  those that wait for it
+    """
 
     job: int
     fence: int
     attempt: int
     world_size: int
     cells: tuple[CellSpec, ...]
+    submissions: tuple[int, ...] = ()
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """What its log lines name."""
+        return {"submissions": self.submissions, "job": self.job, "attempt": self.attempt}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -75,6 +76,11 @@ class Fleet:
         ).json()
         return found
 
+    def lines(self) -> list[dict[str, Any]]:
+        """Every line that was logged as JSON, by whichever process."""
+        text = "".join(log.read_text() for log in self.folder.glob("*.log"))
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
     def logs(self) -> str:
         return "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in sorted(self.folder.glob("*.log")))
 
@@ -93,6 +99,7 @@ def fleet(tmp_path: Path, repository: tuple[Path, list[str]]) -> Iterator[Fleet]
                 "GRADMATRIX_DATABASE_URL": postgres.url("fleet").render_as_string(hide_password=False),
                 "GRADMATRIX_BROKER_URL": redis.url,
                 "GRADMATRIX_DEFAULT_REPOSITORY": str(repository[0]),
+                "GRADMATRIX_LOG": "json",
             },
         )
         made.folder.mkdir()
@@ -127,6 +134,9 @@ def test_posted_commits_are_fetched_once_run_anywhere_and_answered(
     assert len(mirrors) == 1, "the other host took the files from the database"
     (worker, *_) = requests.get(f"{fleet.address}/api/v1/workers", headers=fleet.headers, timeout=10).json()
     assert worker["alive"] is True
+    started = [line for line in fleet.lines() if line["message"].startswith("started: ")]
+    with_ids = [line for line in started if line.get("submissions") == [number]]
+    assert len({(line["job"], line["attempt"]) for line in with_ids}) == 2, started
 
 
 def test_a_killed_worker_is_followed_by_another_and_nothing_is_lost(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from service import logs
 from service.config import load_settings
 from service.db import open_database
 from service.errors import UsageError
@@ -31,7 +30,7 @@ def serve(listen: str | None) -> int:
             "set, run gradmatrix api, worker and beat"
         )
     database = open_database(settings)
-    _log()
+    logs.set_up(settings.log)
     out = console(stderr=True)
     try:
         made = serving.bound(listen or settings.listen)
@@ -52,12 +51,6 @@ def serve(listen: str | None) -> int:
     return OK
 
 
-def _log() -> None:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-    for name in ("alembic", "celery", "kombu"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-
-
 def api(listen: str | None) -> int:
     """The interface alone, of a fleet."""
     from service.api.state import State
@@ -66,7 +59,7 @@ def api(listen: str | None) -> int:
 
     settings = load_settings()
     database = open_database(settings)
-    _log()
+    logs.set_up(settings.log)
     try:
         made = serving.bound(listen or settings.listen)
         address = serving.address_of(made)
@@ -86,7 +79,7 @@ def worker() -> int:
 
     settings = load_settings()
     database = open_database(settings)
-    _log()
+    logs.set_up(settings.log)
     broker = LocalBroker()
     try:
         with serving.working(settings, database, broker, VenvExecutor(settings), publisher(settings)):
@@ -105,7 +98,7 @@ def beat() -> int:
 
     settings = load_settings()
     database = open_database(settings)
-    _log()
+    logs.set_up(settings.log)
     try:
         with stopped() as stop, serving.reconciling(database, publisher(settings)):
             console(stderr=True).print("gradmatrix beat: putting right what nobody else does", soft_wrap=True)

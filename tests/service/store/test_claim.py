@@ -29,6 +29,7 @@ def test_a_claim_is_the_job_with_its_cells_under_a_new_fence(world: World) -> No
     (job,) = claim.jobs
     assert (claim.subject, claim.label, claim.runtime_name) == ("deepspeed", "deepspeed==1", "2.11.0-index")
     assert (claim.transport, claim.devices, job.fence, job.world_size) == ("gloo", ("cpu:0", "cpu:1"), 1, 2)
+    assert job.ids == {"submissions": (view.id,), "job": job.job, "attempt": job.attempt}
     assert [(spec.case, spec.mode) for spec in job.cells] == [
         ("exchange/a[dtype=float32]", "eager"),
         ("exchange/b[dtype=float32]", "eager"),
