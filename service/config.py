@@ -25,11 +25,12 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 from jobs.contract import Deadlines
 from service.errors import UsageError, nearest
 from service.logs import LogFormat
+from service.retention import Retention
 
 PREFIX = "GRADMATRIX_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 DRIVER = "postgresql+psycopg"
-_TABLES = {"deadlines": Deadlines}
+_TABLES = {"deadlines": Deadlines, "retention": Retention}
 
 
 class ConfigError(UsageError):
@@ -112,6 +113,7 @@ class Settings(BaseSettings):
     keep_package_cache  whether downloaded packages are kept for the next runtime
     disk_spare_bytes    what building a runtime must leave free
     parallel_builds     runtimes that are built at once, where the disk has room for them
+    retention           days for which tensors, logs and unanswered attempts are kept, and whether to apply that
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
@@ -139,6 +141,7 @@ class Settings(BaseSettings):
     keep_package_cache: bool = True
     disk_spare_bytes: Annotated[int, Field(ge=0)] = 2**30
     parallel_builds: Annotated[int, Field(gt=0)] = 2
+    retention: Retention = Field(default_factory=Retention)
 
     @property
     def slots(self) -> int:
@@ -171,6 +174,13 @@ class Settings(BaseSettings):
             raise ValueError("every deadline must be above 0 seconds")
         if not value.case_s <= value.job_s <= value.attempt_s:
             raise ValueError("case_s may not be above job_s, nor job_s above attempt_s: each is inside the next")
+        return value
+
+    @field_validator("retention")
+    @classmethod
+    def _days(cls, value: Retention) -> Retention:
+        if min(value.tensors_days, value.logs_days, value.attempts_days) < 0:
+            raise ValueError("days are 0, for ever, or more")
         return value
 
     @classmethod

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 import sqlalchemy as sa
@@ -21,9 +22,12 @@ from service import store
 from service.broker import Publisher, announce
 from service.claims import BEAT_S
 from service.db import Database
+from service.retention import Retention
 from service.store.sql import utcnow
 
 LOCK = 0x67726D72
+RETENTION_EVERY = timedelta(hours=1)
+"""How often what is too old is looked for."""
 KEYS_KEPT = timedelta(days=7)
 """How long an Idempotency-Key is remembered."""
 log = logging.getLogger(__name__)
@@ -32,8 +36,9 @@ log = logging.getLogger(__name__)
 class Reconciler:
     """Acts every beat, as long as it is the one that may."""
 
-    def __init__(self, database: Database, broker: Publisher) -> None:
-        self._database, self._broker = database, broker
+    def __init__(self, database: Database, broker: Publisher, retention: Retention) -> None:
+        self._database, self._broker, self._retention = database, broker, retention
+        self._retained: datetime | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Act until ``stop`` is set. A database that is away is waited for."""
@@ -56,15 +61,43 @@ class Reconciler:
             "unsettled": self._in_transaction(store.settle_all),
         }
         announce(self._database, self._broker)
+        done |= self._retain(utcnow())
         for name, number in done.items():
             if number:
                 log.info("reconciler: %d %s", number, name.replace("_", " "))
                 self._in_transaction(partial(_counted, name=name, number=number))
         return done
 
+    def _retain(self, now: datetime) -> dict[str, int]:
+        """Once in a while: remove what is too old, a batch in each transaction, or say only what is."""
+        if self._retained is not None and now - self._retained < RETENTION_EVERY:
+            return {}
+        self._retained = now
+        if self._retention.apply:
+            removed = apply_retention(self._database, self._retention, now)
+            return {f"{what}_removed": number for what, number in removed.items()}
+        with self._database.read() as session:
+            found = store.expired(session, self._retention, now)
+        for what, each in found.items():
+            if each.number:
+                said = "%d %s are older than they are kept, %d bytes: retention.apply is off"
+                log.info(said, each.number, what, each.size)
+        return {}
+
     def _in_transaction(self, act: Callable[[Session], int]) -> int:
         with self._database.session() as session:
             return act(session)
+
+
+def apply_retention(database: Database, policy: Retention, now: datetime) -> dict[str, int]:
+    """Remove everything that is too old, a batch in each transaction; of each sort, how many it were."""
+    done: Counter[str] = Counter()
+    while True:
+        with database.session() as session:
+            removed = store.remove_expired(session, policy, now)
+        done.update(removed)
+        if not any(removed.values()):
+            return dict(done)
 
 
 def _counted(session: Session, *, name: str, number: int) -> int:

@@ -76,10 +76,11 @@ def serve(state: State, made: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def reconciling(database: Database, broker: Publisher) -> Iterator[None]:
+def reconciling(settings: Settings, database: Database, broker: Publisher) -> Iterator[None]:
     """A reconciler beside whatever runs in here."""
     stop = threading.Event()
-    thread = threading.Thread(target=Reconciler(database, broker).run, args=(stop,), name="reconciler")
+    reconciler = Reconciler(database, broker, settings.retention)
+    thread = threading.Thread(target=reconciler.run, args=(stop,), name="reconciler")
     thread.start()
     try:
         yield

@@ -83,9 +83,12 @@ class Blob(Base):
 
 
 class ResultBlob(Base):
-    """A blob of a result. ``digest`` is empty where the bytes were over the cap and only their size is known."""
+    """A blob of a result. ``digest`` is empty where only its size is known: the bytes were over the cap, or they were
+    removed on the day that ``meta`` has as ``removed``.
+    """
 
     __tablename__ = "result_blob"
+    __table_args__ = (Index(None, "digest"),)
     result_id: Mapped[int] = mapped_column(ForeignKey("result.id"), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(32))
@@ -100,6 +103,7 @@ class AttemptBlob(Base):
     """A blob of an attempt as a whole: what was logged outside every cell."""
 
     __tablename__ = "attempt_blob"
+    __table_args__ = (Index(None, "digest"),)
     attempt_id: Mapped[int] = mapped_column(ForeignKey("attempt.id"), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(32))

@@ -49,6 +49,7 @@ from service.store.resolving import (
     plan_resolved,
     report_resolution,
 )
+from service.store.retaining import Expired, expired, remove_expired
 from service.store.settle import settle_all
 from service.store.sql import AlreadyAccepted, NotFound, StaleFence, StoreError
 from service.store.submit import CaseChangedError, submit
@@ -82,6 +83,7 @@ __all__ = [
     "Claim",
     "ClaimedJob",
     "ControlRow",
+    "Expired",
     "HostView",
     "ImportRefusedError",
     "Imported",
@@ -120,6 +122,7 @@ __all__ = [
     "create_token",
     "drop_hints",
     "evidence",
+    "expired",
     "export_all",
     "fail_resolution",
     "find_cell",
@@ -157,6 +160,7 @@ __all__ = [
     "relatives",
     "release",
     "remember_post",
+    "remove_expired",
     "report_resolution",
     "requeue",
     "rerun_cells",

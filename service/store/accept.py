@@ -29,7 +29,8 @@ from service.models import (
     ResultBlob,
 )
 from service.store.answered import answered
-from service.store.sql import AlreadyAccepted, StaleFence, StoreError, held_job, insert_missing, pack, utcnow
+from service.store.retaining import BLOBS
+from service.store.sql import AlreadyAccepted, StaleFence, StoreError, held_job, insert_missing, lock, pack, utcnow
 from service.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -211,6 +212,8 @@ def _link(
 ) -> None:
     """Keep ``blobs`` and say whose they are. What is over a cap is named with its size, without its bytes."""
     room = BLOBS_BYTES
+    if blobs:
+        lock(session, BLOBS, shared=True)  # what is referred to here is not removed meanwhile
     for position, blob in enumerate(blobs, first):
         data: bytes | None = blob.data
         meta = dict(blob.meta)

@@ -43,7 +43,8 @@ from service.schema import Base
 from service.store.held import recount
 from service.store.judging import policies
 from service.store.records import ImportRefusedError, checked
-from service.store.sql import insert_missing, unpack
+from service.store.retaining import BLOBS
+from service.store.sql import insert_missing, lock, unpack
 from service.store.submit import changed_fields
 
 _Document = Evidence | ControlSet | Blob
@@ -72,6 +73,7 @@ class _Field(ValueError):  # noqa: N818 - never leaves this module
 def import_records(session: Session, records: Iterable[Any]) -> Imported:
     """Store ``records``, the first of which is line 1. Raises ImportRefusedError, and then nothing is stored."""
     counts, reader = Imported(), _Reader(session)
+    lock(session, BLOBS, shared=True)  # what is referred to here is not removed meanwhile
     with session.begin_nested():
         for line, record in enumerate(records, 1):
             kind, values = checked(line, record)

@@ -63,10 +63,11 @@ def insert_missing(session: Session, table: type[Base], rows: Sequence[dict[str,
         session.execute(make(table).on_conflict_do_nothing(index_elements=list(unique)), some)
 
 
-def lock(session: Session, what: str) -> None:
-    """Until the end of the transaction, one process at a time. SQLite's writers already are."""
+def lock(session: Session, what: str, *, shared: bool = False) -> None:
+    """Until the end of the transaction, one process at a time, or those that share. SQLite's writers already are."""
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(sa.select(sa.func.pg_advisory_xact_lock(zlib.crc32(what.encode()))))
+        take = sa.func.pg_advisory_xact_lock_shared if shared else sa.func.pg_advisory_xact_lock
+        session.execute(sa.select(take(zlib.crc32(what.encode()))))
 
 
 def held_job(session: Session, job: int, fence: int) -> Job:

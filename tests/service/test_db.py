@@ -108,7 +108,7 @@ def test_a_database_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path)
     raw.commit()
     raw.close()
     before = (tmp_path / db.FILE).read_bytes()
-    with pytest.raises(db.SchemaError, match=r"schema 9999, .* up to 0003: .* newer gradmatrix"):
+    with pytest.raises(db.SchemaError, match=rf"schema 9999, .* up to {db.HEAD}: .* newer gradmatrix"):
         open_world(tmp_path)
     assert (tmp_path / db.FILE).read_bytes() == before
 
@@ -127,7 +127,7 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_a_database_elsewhere_is_not_migrated_on_opening(tmp_path: Path) -> None:
     elsewhere = Home(tmp_path, f"sqlite:///{tmp_path / 'other.db'}")
-    with pytest.raises(db.SchemaError, match=r"schema none, .* needs 0003: run `gradmatrix db upgrade`"):
+    with pytest.raises(db.SchemaError, match=rf"schema none, .* needs {db.HEAD}: run `gradmatrix db upgrade`"):
         db.open_database(elsewhere)
     db.upgrade(sa.make_url(str(elsewhere.database_url)))
     opened = db.open_database(elsewhere)

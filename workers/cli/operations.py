@@ -14,7 +14,7 @@ database = typer.Typer(help="The database's schema.", no_args_is_help=True, cls=
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the application."""
-    for command in (serve, api, worker, beat, submit, cancel, rerun):
+    for command in (serve, api, worker, beat, submit, cancel, rerun, retention):
         app.command()(command)
     app.add_typer(token, name="token")
     app.add_typer(database, name="db")
@@ -120,6 +120,15 @@ def rerun(
     from workers.cli import remote as command
 
     raise typer.Exit(command.rerun(number, command.Server(server), wait=wait))
+
+
+def retention(
+    apply: Annotated[bool, typer.Option("--apply", help="Remove it now.")] = False,
+) -> None:
+    """Show which tensors, logs and attempts are older than they are kept, as the settings say."""
+    from workers.cli import serving as command
+
+    raise typer.Exit(command.retention(apply))
 
 
 @token.command("create")

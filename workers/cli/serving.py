@@ -38,7 +38,7 @@ def serve(listen: str | None) -> int:
         state = State(settings, database, broker, embedded=True)
         with (
             serving.working(settings, database, broker, VenvExecutor(settings)),
-            serving.reconciling(database, broker),
+            serving.reconciling(settings, database, broker),
         ):
             address = serving.address_of(made)
             told = f"gradmatrix serves {address} (the interface: {address}/docs); results in {settings.home}"
@@ -100,7 +100,7 @@ def beat() -> int:
     database = open_database(settings)
     logs.set_up(settings.log)
     try:
-        with stopped() as stop, serving.reconciling(database, publisher(settings)):
+        with stopped() as stop, serving.reconciling(settings, database, publisher(settings)):
             console(stderr=True).print("gradmatrix beat: putting right what nobody else does", soft_wrap=True)
             stop.wait()
     finally:
@@ -161,6 +161,34 @@ def token_revoke(token: int) -> int:
     finally:
         database.dispose()
     console().print(f"token {view.id}, {view.name!r}, opens nothing any more")
+    return OK
+
+
+def retention(apply: bool) -> int:
+    """Show what is kept for longer than it has to be, or remove it."""
+    from service import store
+    from service.reconcile import apply_retention
+    from service.store.sql import utcnow
+    from service.words import human_bytes
+
+    settings = load_settings()
+    database = open_database(settings)
+    try:
+        with database.read() as session:
+            found = store.expired(session, settings.retention, utcnow())
+        removed = apply_retention(database, settings.retention, utcnow()) if apply else {}
+    finally:
+        database.dispose()
+    table = Table("", "kept for", "too old", "bytes", *(["removed"] if apply else []), box=None, pad_edge=False)
+    for what, each in found.items():
+        days = getattr(settings.retention, f"{what}_days")
+        size = human_bytes(each.size) if each.size else ""
+        table.add_row(what, f"{days:g} days" if days else "ever", str(each.number), size, str(removed.get(what, "")))
+    out = console()
+    out.print(table)
+    if not apply:
+        acts = "removes it within the hour" if settings.retention.apply else "leaves it: retention.apply is off"
+        out.print(f"nothing was removed; the reconciler {acts}, and gradmatrix retention --apply removes it now")
     return OK
 
 

@@ -251,6 +251,8 @@ def nothing_written(row: CellRow) -> str:
 
 def _text(session: Session, blob: BlobView) -> str:
     """A blob as text, whatever bytes a subject wrote."""
+    if "removed" in blob.meta:
+        return f"({human_bytes(blob.size)} were written, and removed on {blob.meta['removed']}: see retention)"
     if blob.digest is None:
         return f"({human_bytes(blob.size)} were written, too much to keep)"
     cut = "… (its beginning was too much to keep)\n" if blob.meta.get("cut") else ""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from service import store
+from service.db import HEAD
 from service.models import Host
 from service.verdicts import Verdict
 from tests.service.api.conftest import Api
@@ -133,7 +134,7 @@ def test_it_says_whether_it_is_there_and_ready(api: Api) -> None:
         session.execute(text("UPDATE alembic_version SET version_num = '0002'"))
     answer = api.client.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (503, 503)
-    assert "needs 0003" in answer.json()["detail"]
+    assert f"needs {HEAD}" in answer.json()["detail"]
     assert api.client.get("/healthz").status_code == 200
 
 

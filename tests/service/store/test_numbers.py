@@ -10,6 +10,7 @@ from service import store
 from service.broker import LocalBroker
 from service.metrics import text
 from service.reconcile import Reconciler
+from service.retention import Retention
 from service.verdicts import Verdict
 from tests.support.stored import World, at, host
 
@@ -56,8 +57,8 @@ def test_queue_leases_answers_and_durations(world: World) -> None:
 def test_what_the_reconciler_put_right_is_counted(world: World) -> None:
     world.submit(["a"])
     world.claimed(0)
-    assert Reconciler(world.db, LocalBroker()).once()["requeued"] == 1, "its lease ran out long ago"
-    assert Reconciler(world.db, LocalBroker()).once()["requeued"] == 0
+    assert Reconciler(world.db, LocalBroker(), Retention()).once()["requeued"] == 1, "its lease ran out long ago"
+    assert Reconciler(world.db, LocalBroker(), Retention()).once()["requeued"] == 0
     assert said(world, 0)["reconciler_acts_total", "requeued"] == 1
 
 

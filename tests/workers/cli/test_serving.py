@@ -8,7 +8,9 @@ import pytest
 
 from service import store
 from service.config import Settings
-from service.db import open_database
+from service.db import HEAD, open_database
+from service.verdicts import Verdict
+from tests.support.stored import World, blob
 from tests.workers.cli.conftest import Gradmatrix
 
 
@@ -47,7 +49,7 @@ def test_bad_input_is_one_error(gradmatrix: Gradmatrix, words: tuple[str, ...], 
 
 
 def test_the_schema_is_brought_up_to_date(gradmatrix: Gradmatrix) -> None:
-    assert gradmatrix("db", "upgrade")[:2] == (0, "the schema is 0003, as this program needs it\n")
+    assert gradmatrix("db", "upgrade")[:2] == (0, f"the schema is {HEAD}, as this program needs it\n")
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", ":80"])
@@ -76,3 +78,27 @@ def test_a_port_that_is_taken_is_named(gradmatrix: Gradmatrix) -> None:
         taken.close()
     assert status == 2
     assert f"cannot listen on {address}: " in err
+
+
+def test_retention_says_what_is_too_old_and_removes_it_when_told_to(
+    gradmatrix: Gradmatrix, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = open_database(Settings(home=home))
+    world = World(database)
+    world.submit(["a"])
+    (job,) = world.claimed().jobs
+    world.answer(job, job.cells[0].cell, Verdict.SCALED, blobs=[blob("x" * 2048, "got")])
+    world.finish(job)
+    status, said, _ = gradmatrix("retention")
+    assert status == 0 and "tensors   90 days   1        2 kB" in said
+    assert "the reconciler leaves it: retention.apply is off" in said
+    assert "ever" in gradmatrix_with(monkeypatch, gradmatrix, "GRADMATRIX_RETENTION__TENSORS_DAYS", "0")
+    assert gradmatrix("retention", "--apply")[0] == 0
+    assert "tensors   90 days   0" in gradmatrix("retention")[1]
+    database.dispose()
+
+
+def gradmatrix_with(monkeypatch: pytest.MonkeyPatch, gradmatrix: Gradmatrix, variable: str, value: str) -> str:
+    with monkeypatch.context() as patch:
+        patch.setenv(variable, value)
+        return gradmatrix("retention")[1]
