@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
-COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python-version 3.11 pyproject.toml
+COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python-version 3.11
 
 .PHONY: setup demo test lint locks
 
@@ -47,5 +47,6 @@ test: lint
 	$(BIN)/python -m pytest -m "not gpu and not slow"
 
 locks: $(READY)
-	$(COMPILE) --output-file requirements/main.txt
-	$(COMPILE) --group dev --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --output-file requirements/main.txt
+	$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
+	$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt

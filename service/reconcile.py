@@ -105,6 +105,17 @@ def _counted(session: Session, *, name: str, number: int) -> int:
     return number
 
 
+def acts(database: Database) -> bool:
+    """Whether any reconciler acts now. One of an embedded database is not seen from another process: True."""
+    if database.engine.dialect.name != "postgresql":
+        return True
+    held = sa.text(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND classid = 0 AND objid = :lock"
+    )
+    with database.read() as session:
+        return bool(session.scalar(held, {"lock": LOCK}))
+
+
 @contextmanager
 def acting(database: Database) -> Iterator[Callable[[], bool]]:
     """Whether this is the one reconciler that acts, asked for as long as this lasts.

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -25,7 +24,7 @@ from service.errors import GradmatrixError
 from service.logs import bound
 from service.order import Wanted, check
 from service.store import Resolving, StaleFence
-from service.subjects import Cache, Progress, Unreachable, resolve
+from service.subjects import Progress, Unreachable, resolve
 from workers.runtimes import SourceUnavailableError
 from workers.runtimes.locking import ensure_locked
 
@@ -154,26 +153,3 @@ class _Reporting:
                 return
             except SQLAlchemyError:
                 continue  # away for a moment; the lease outlives that
-
-
-def ensure_checkout(settings: Settings, database: Database, digest: str) -> Path:
-    """The tar of a claimed job's checkout on this host, from the database where another host fetched it.
-
-    Raises StoreError where it is kept nowhere, and SubjectError where it is kept damaged.
-    """
-    cache = Cache(settings.home)
-    tar = cache.folder / f"{digest}.tar"
-    if tar.exists() or not settings.database_url:
-        return tar
-    return cache.adopt(digest, _pieces(database, digest))
-
-
-def _pieces(database: Database, digest: str) -> Iterator[bytes]:
-    position = 0
-    while True:
-        with database.read() as session:
-            data = store.checkout_part(session, digest, position)
-        if data is None:
-            return
-        yield data
-        position += 1

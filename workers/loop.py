@@ -20,6 +20,7 @@ from service.broker import Broker, LocalBroker
 from service.cases import CaseCatalogue, catalogue
 from service.catalog import RuntimeSpec
 from service.catalog import load as load_catalog
+from service.checkouts import ensure_checkout
 from service.claims import BEAT_S, KILL_S, Choice, Choose, HostView, LeaseView, QueuedJob
 from service.config import Settings
 from service.db import Database
@@ -29,7 +30,6 @@ from service.store import Claim
 from workers import events
 from workers.attempt import Attempt
 from workers.choose import choose
-from workers.fetch import ensure_checkout
 from workers.gpus import local_host
 from workers.runtimes import Executor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from service.api.once import Key, accepted, once
 from service.api.problems import ApiError, documented
 from service.api.state import state_of
 from service.cases import catalogue
+from service.checkouts import ensure_checkout
 from service.claims import PRIORITIES
 from service.diagnosis import Diagnosis
 from service.reports.beside import beside, diagnoses
@@ -101,7 +103,11 @@ def script(cell: Id, request: Request, _: Reader) -> Response:
     """A Python file of torch and the subject alone that prints the same numbers."""
     state = state_of(request)
     with state.database.read() as session:
-        given = given_of(session, state.settings, store.find_cell(session, cell))
+        detail = store.find_cell(session, cell)
+    with suppress(store.StoreError):  # kept nowhere: whether it is needed is seen below
+        ensure_checkout(state.settings, state.database, detail.row.checkout)
+    with state.database.read() as session:
+        given = given_of(session, state.settings, detail)
     name = f'attachment; filename="repro-{cell}.py"'
     return Response(
         repro.script(given), media_type="text/x-python; charset=utf-8", headers={"Content-Disposition": name}

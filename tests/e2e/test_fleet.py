@@ -132,6 +132,13 @@ def test_posted_commits_are_fetched_once_run_anywhere_and_answered(
     assert requests.get(f"{fleet.address}/api/v1/submissions", timeout=10).status_code == 401
     mirrors = list(fleet.folder.glob("*/mirrors/*.git"))
     assert len(mirrors) == 1, "the other host took the files from the database"
+    grid = requests.get(
+        f"{fleet.address}/api/v1/grid", params={"submission": number}, headers=fleet.headers, timeout=10
+    )
+    for row in grid.json()["rows"]:
+        cell = row["cells"]["2.11.0-index"]["cell"]
+        script = requests.get(f"{fleet.address}/api/v1/cells/{cell}/repro", headers=fleet.headers, timeout=60)
+        assert script.status_code == 200, "the interface's host has its files from the database: " + script.text
     (worker, *_) = requests.get(f"{fleet.address}/api/v1/workers", headers=fleet.headers, timeout=10).json()
     assert worker["alive"] is True
     started = [line for line in fleet.lines() if line["message"].startswith("started: ")]

@@ -93,14 +93,19 @@ def ended(address: str, submission: int, headers: dict[str, str] | None = None) 
 
 
 def test_posted_commits_become_a_grid(address: str, repository: tuple[Path, list[str]]) -> None:
-    _, shas = repository
+    becomes_a_grid(address, repository[1])
+
+
+def becomes_a_grid(address: str, shas: list[str], headers: dict[str, str] | None = None) -> None:
+    """A POST of both commits gives the grid that they are known for."""
     asked = {"subjects": shas, "torch": ["2.11.0"], "cases": [CASE], "modes": ["eager", "aot_eager"]}
     asked["transports"] = ["gloo"]
-    answer = requests.post(f"{address}/api/v1/submissions", json=asked, timeout=10)
+    answer = requests.post(f"{address}/api/v1/submissions", json=asked, headers=headers, timeout=10)
     assert answer.status_code == 202, answer.text
-    view = ended(address, answer.json()["id"])
+    view = ended(address, answer.json()["id"], headers)
     assert (view["state"], view["cells"], view["done"]) == ("done", view["cells"], view["cells"]), view
-    grid = requests.get(f"{address}/api/v1/grid", params={"submission": view["id"]}, timeout=10).json()
+    asked_for = {"submission": view["id"]}
+    grid = requests.get(f"{address}/api/v1/grid", params=asked_for, headers=headers, timeout=10).json()
     assert grid["runtimes"] == ["2.11.0-index"]
     labels = {row["label"] for row in grid["rows"]}
     assert labels == {f"deepspeed@{sha[:12]}" for sha in shas}
@@ -113,4 +118,5 @@ def test_posted_commits_become_a_grid(address: str, repository: tuple[Path, list
         (new, "aot_eager"): "agree",
     }
     worst = next(row["cells"]["2.11.0-index"]["cell"] for row in grid["rows"] if row["label"] == old)
-    assert requests.get(f"{address}/api/v1/cells/{worst}/repro", timeout=60).status_code == 200
+    repro = requests.get(f"{address}/api/v1/cells/{worst}/repro", headers=headers, timeout=60)
+    assert repro.status_code == 200, repro.text

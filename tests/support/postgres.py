@@ -26,7 +26,7 @@ class Postgres:
     """A server in a folder of its own; :meth:`stop` ends it and removes the folder."""
 
     def __init__(self) -> None:
-        self._bin = _programs()
+        self.programs = _programs()
         # A socket's path is short by law, and the server runs as another user where the tests run as root.
         self._folder = Path(tempfile.mkdtemp(prefix="gm-pg-"))
         self._user = _another_user() if os.geteuid() == 0 else None
@@ -36,7 +36,7 @@ class Postgres:
         self._data = self._folder / "data"
         options = ["-D", str(self._data), "-U", OWNER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         done = subprocess.run(
-            [self._bin / "initdb", *options], user=self._user, capture_output=True, text=True, cwd="/", check=False
+            [self.programs / "initdb", *options], user=self._user, capture_output=True, text=True, cwd="/", check=False
         )
         assert done.returncode == 0, done.stderr
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,7 +48,7 @@ class Postgres:
         options = [part for setting in settings for part in ("-c", setting)]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._bin / "postgres", "-D", self._data, *options],
+                [self.programs / "postgres", "-D", self._data, *options],
                 user=self._user, stdout=log, stderr=log, cwd="/", start_new_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_S

@@ -12,12 +12,13 @@ import pytest
 from jobs.contract import Deadlines
 from service import store
 from service.broker import LocalBroker
+from service.checkouts import ensure_checkout, pieces
 from service.config import Settings
 from service.db import Database, open_database
 from service.order import Wanted
 from service.subjects import Cache, SubjectError, parse_subject, resolve
 from tests.support.trees import make_repository
-from workers.fetch import Fetcher, _pieces, ensure_checkout
+from workers.fetch import Fetcher
 
 
 @pytest.fixture
@@ -122,5 +123,5 @@ def test_a_checkout_comes_from_the_database_where_another_host_fetched_it(
     assert there.is_relative_to(tmp_path / "other")
     assert there.read_bytes() == tar.read_bytes()
     with pytest.raises(SubjectError, match="is not what its digest says"):
-        Cache(tmp_path / "third").adopt("0" * 64, _pieces(database, digest))
+        Cache(tmp_path / "third").adopt("0" * 64, pieces(database, digest))
     assert list((tmp_path / "third").rglob("*.tar")) == []

@@ -14,7 +14,7 @@ database = typer.Typer(help="The database's schema.", no_args_is_help=True, cls=
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the application."""
-    for command in (serve, api, worker, beat, submit, cancel, rerun, retention):
+    for command in (serve, api, worker, beat, submit, cancel, rerun, retention, healthy):
         app.command()(command)
     app.add_typer(token, name="token")
     app.add_typer(database, name="db")
@@ -129,6 +129,15 @@ def retention(
     from workers.cli import serving as command
 
     raise typer.Exit(command.retention(apply))
+
+
+def healthy(
+    part: Annotated[str, typer.Argument(metavar="PART", help="api, beat or worker.")],
+) -> None:
+    """Say whether a part of the service works on this host; exit status 0 if so, for container health checks."""
+    from workers.cli import healthy as command
+
+    raise typer.Exit(command.healthy(part))
 
 
 @token.command("create")

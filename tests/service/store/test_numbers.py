@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service import store
 from service.broker import LocalBroker
 from service.metrics import text
-from service.reconcile import Reconciler
+from service.reconcile import Reconciler, acting, acts
 from service.retention import Retention
 from service.verdicts import Verdict
 from tests.support.stored import World, at, host
@@ -64,3 +64,11 @@ def test_what_the_reconciler_put_right_is_counted(world: World) -> None:
 
 def test_an_empty_store_has_numbers_too(world: World) -> None:
     assert said(world, 0) == {}
+
+
+def test_it_is_known_whether_anybody_reconciles(world: World) -> None:
+    embedded = world.db.engine.dialect.name != "postgresql"
+    assert acts(world.db) is embedded
+    with acting(world.db) as mine:
+        assert mine() and acts(world.db)
+    assert acts(world.db) is embedded

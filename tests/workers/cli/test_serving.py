@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from service import store
+from service.claims import LEASE_S
 from service.config import Settings
 from service.db import HEAD, open_database
+from service.store.sql import utcnow
 from service.verdicts import Verdict
-from tests.support.stored import World, blob
+from tests.support.stored import World, blob, host
 from tests.workers.cli.conftest import Gradmatrix
+from workers.choose import choose
 
 
 def test_a_token_is_shown_once_listed_without_its_secret_and_revoked(gradmatrix: Gradmatrix, home: Path) -> None:
@@ -102,3 +107,20 @@ def gradmatrix_with(monkeypatch: pytest.MonkeyPatch, gradmatrix: Gradmatrix, var
     with monkeypatch.context() as patch:
         patch.setenv(variable, value)
         return gradmatrix("retention")[1]
+
+
+def test_a_part_says_whether_it_works(gradmatrix: Gradmatrix, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = socket.gethostname()
+    assert gradmatrix("healthy", "worker") == (2, "", f"worker: host {here} has never looked for work\n")
+    database = open_database(Settings(home=home))
+    for now, status in ((utcnow(), 0), (utcnow() - timedelta(seconds=LEASE_S + 1), 2)):
+        with database.session() as session:
+            store.claim(session, host(name=here), choose, now)
+        assert gradmatrix("healthy", "worker")[0] == status
+    database.dispose()
+    assert gradmatrix("healthy", "beat") == (0, "beat: works\n", "")
+    monkeypatch.setenv("GRADMATRIX_LISTEN", "127.0.0.1:1")
+    status, _, said = gradmatrix("healthy", "api")
+    assert status == 2 and said.startswith("api: http://127.0.0.1:1 does not answer: ")
+    status, _, said = gradmatrix("healthy", "workers")
+    assert status == 2 and "did you mean worker" in said
