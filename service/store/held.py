@@ -125,15 +125,16 @@ def reclaim(session: Session, now: datetime | None = None, alive: Alive | None =
     process on the same machine without waiting for its lease.
     """
     now = now or utcnow()
-    found = session.execute(
-        sa.select(Attempt, Job)
-        .join(Job, Job.id == Attempt.job_id)
-        .where(Attempt.state == "running")
-        .order_by(Job.id)
-        .with_for_update(of=Job)
-    ).all()
+    running = sa.select(Attempt.job_id, Attempt.id).join(Job, Job.id == Attempt.job_id)
+    running = running.where(Attempt.state == "running").order_by(Attempt.job_id)
+    if alive is None:  # only a lease can say it, and most leases are not looked at twice
+        running = running.where(sa.or_(Job.lease_until.is_(None), Job.lease_until < now))
     again: list[int] = []
-    for attempt, job in found:
+    for job_id, attempt_id in session.execute(running).all():
+        job = session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
+        attempt = session.get_one(Attempt, attempt_id, populate_existing=True)
+        if attempt.state != "running":  # it ended while this waited for the job's row
+            continue
         holder = Holder(attempt.machine, attempt.pid, attempt.pid_started)
         expired = job.lease_until is None or job.lease_until < now
         if not expired and (alive is None or alive(holder) is not False):
@@ -141,8 +142,8 @@ def reclaim(session: Session, now: datetime | None = None, alive: Alive | None =
         reason = "its lease ran out" if expired else f"its process {holder.pid} is gone"
         if _leave(session, job.id, attempt.fence, "lost", reason, failed=True, now=now) == "queued":
             again.append(job.id)
-    running = sa.select(Attempt.container).where(Attempt.state == "running")
-    touched(session, sa.delete(GpuLease).where(GpuLease.container.not_in(running)))  # held for nobody
+    containers = sa.select(Attempt.container).where(Attempt.state == "running")
+    touched(session, sa.delete(GpuLease).where(GpuLease.container.not_in(containers)))  # held for nobody
     return again
 
 
