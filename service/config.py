@@ -113,6 +113,7 @@ class Settings(BaseSettings):
     keep_package_cache  whether downloaded packages are kept for the next runtime
     disk_spare_bytes    what building a runtime must leave free
     parallel_builds     runtimes that are built at once, where the disk has room for them
+    cells_max           cap on the cells that one submission to a service may ask for
     retention           days for which tensors, logs and unanswered attempts are kept, and whether to apply that
     """
 
@@ -141,6 +142,7 @@ class Settings(BaseSettings):
     keep_package_cache: bool = True
     disk_spare_bytes: Annotated[int, Field(ge=0)] = 2**30
     parallel_builds: Annotated[int, Field(gt=0)] = 2
+    cells_max: Annotated[int, Field(gt=0)] = 100_000
     retention: Retention = Field(default_factory=Retention)
 
     @property

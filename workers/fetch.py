@@ -20,7 +20,7 @@ from service.broker import Broker, Publisher, announce
 from service.claims import BEAT_S
 from service.config import Settings
 from service.db import Database
-from service.errors import GradmatrixError
+from service.errors import GradmatrixError, UsageError
 from service.logs import bound
 from service.order import Wanted, check
 from service.store import Resolving, StaleFence
@@ -93,6 +93,9 @@ class Fetcher:
         checkouts = [resolve(subject, self._settings, report) for subject in order.subjects]
         runtimes = ensure_locked(order.runtimes, self._settings, report)
         planned = order.plan(checkouts, runtimes)
+        if planned.cells > self._settings.cells_max:
+            most = f"this service takes {self._settings.cells_max} at most (cells_max)"
+            raise UsageError(f"that is {planned.cells} cells, and {most}: ask for fewer versions, world sizes or cases")
         if self._settings.database_url:
             # Before anybody may claim a job of it, and in transactions of its own: it may take a while.
             for checkout in checkouts:

@@ -66,12 +66,10 @@ def numbers(session: Session) -> Numbers:
         .where(first)
         .group_by(CaseVersion.family, Cell.mode)
     )
-    ended: dict[str, tuple[int, float]] = {}
-    for state, began, end in session.execute(
-        sa.select(Attempt.state, Attempt.started_at, Attempt.ended_at).where(Attempt.ended_at.is_not(None))
-    ):
-        number, seconds = ended.get(state, (0, 0.0))
-        ended[state] = (number + 1, seconds + ((end or began) - began).total_seconds())
+    took = sa.extract("epoch", Attempt.ended_at) - sa.extract("epoch", Attempt.started_at)
+    ended = session.execute(
+        sa.select(Attempt.state, count, sa.func.sum(took)).where(Attempt.ended_at.is_not(None)).group_by(Attempt.state)
+    )
     return Numbers(
         queued={size: (number, oldest) for size, number, oldest in queued},
         jobs=_by(session, Job.state),
@@ -80,7 +78,7 @@ def numbers(session: Session) -> Numbers:
         sick={name: number for name, number in sick},  # noqa: C416
         verdicts=_by(session, Result.verdict, first),
         cases={(family, mode): (number, float(seconds)) for family, mode, number, seconds in cases},
-        attempts=ended,
+        attempts={state: (number, float(seconds)) for state, number, seconds in ended},
         acts={name: number for name, number in session.execute(sa.select(Act.name, Act.number))},  # noqa: C416
     )
 

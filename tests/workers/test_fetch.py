@@ -125,3 +125,14 @@ def test_a_checkout_comes_from_the_database_where_another_host_fetched_it(
     with pytest.raises(SubjectError, match="is not what its digest says"):
         Cache(tmp_path / "third").adopt("0" * 64, pieces(database, digest))
     assert list((tmp_path / "third").rglob("*.tar")) == []
+
+
+def test_a_submission_of_too_many_cells_fails_with_their_number(
+    settings: Settings, database: Database, repository: Path
+) -> None:
+    submission = asked(database, f"git+{repository}@main")
+    small = settings.model_copy(update={"cells_max": 5})
+    assert Fetcher(small, database, LocalBroker()).one()
+    now = view(database, submission)
+    assert (now.state, now.cells) == ("failed", 0)
+    assert "cells, and this service takes 5 at most (cells_max)" in now.note
