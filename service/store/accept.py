@@ -72,14 +72,16 @@ def accept(
     """
     now = now or utcnow()
     row = _held(session, job, fence, attempt)
-    found = session.get(Cell, cell)
-    if found is None or found.job_id != job:
+    here = sa.exists().where(Result.cell_id == cell, Result.attempt_id == attempt)
+    before = sa.or_(here, answered(job).where(Result.cell_id == cell).exists())
+    found = session.execute(sa.select(Cell, before).where(Cell.id == cell, Cell.job_id == job)).first()
+    if found is None:
         raise StoreError(f"cell {cell} is not one of job {job}")
-    here = sa.select(Result.id).where(Result.cell_id == cell, Result.attempt_id == attempt)
-    if session.scalars(here).first() is not None or _answered(session, job, cell):
+    asked, has_answer = found
+    if has_answer:
         raise AlreadyAccepted(f"cell {cell} has an answer from job {job} already")
     kept = {id(each): each for each in (evidence, first, alone) if each is not None}  # one of the two is the first
-    digests = {key: _evidence(session, each) for key, each in kept.items()}
+    digests = dict(zip(kept, _evidence(session, kept.values()), strict=True))
     result = Result(
         cell_id=cell,
         attempt_id=attempt,
@@ -94,7 +96,7 @@ def accept(
     session.add(result)
     session.flush()
     _link(session, ResultBlob, {"result_id": result.id}, blobs)
-    found.result_id = result.id
+    asked.result_id = result.id
     row.state = "running"
     if judgement.verdict is not Verdict.INFRA or _answered(session, job, cell):
         row.counts = {**row.counts, result.verdict: row.counts.get(result.verdict, 0) + 1}
@@ -163,7 +165,7 @@ def record_control(
         as_expected=as_expected,
         detail=judgement.detail or "",
         policy_version=judgement.policy_version,
-        evidence_digest=None if evidence is None else _evidence(session, evidence),
+        evidence_digest=None if evidence is None else _evidence(session, [evidence])[0],
     )
     session.add(row)
     session.flush()
@@ -196,11 +198,15 @@ def _held(session: Session, job: int, fence: int, attempt: int) -> Job:
     return row
 
 
-def _evidence(session: Session, evidence: EvidenceFound) -> str:
-    data = evidence.canonical()
-    digest = hashlib.sha256(data).hexdigest()
-    insert_missing(session, Evidence, [{"digest": digest, "size": len(data), "data": pack(data)}], ["digest"])
-    return digest
+def _evidence(session: Session, documents: Iterable[EvidenceFound]) -> list[str]:
+    """Keep ``documents``; their digests."""
+    rows: list[dict[str, Any]] = []
+    for document in documents:
+        data = document.canonical()
+        rows.append({"digest": hashlib.sha256(data).hexdigest(), "size": len(data), "data": pack(data)})
+    # in one order: two that keep the same documents must not wait for each other
+    insert_missing(session, Evidence, sorted(rows, key=lambda row: row["digest"]), ["digest"])
+    return [row["digest"] for row in rows]
 
 
 def _link(
