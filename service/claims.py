@@ -20,7 +20,9 @@ KILL_S = 45.0
 """After so long without a renewal a worker kills its own container: before anyone else may claim the job."""
 
 
-PRIORITIES = {"manual": 30, "webhook": 20, "nightly": 10, "bisection": 0}
+WEBHOOK = "webhook"
+"""The reason of a submission that no person asked for."""
+PRIORITIES = {"manual": 30, WEBHOOK: 20, "nightly": 10, "bisection": 0}
 """Per reason of a submission, how far it goes before others: a step weighs as much as ``choose.AGE_S`` of waiting."""
 
 
@@ -53,10 +55,11 @@ Alive = Callable[[Holder], "bool | None"]
 class HostView:
     """A host as a claim sees it.
 
-    devices     what it leases: GPU UUIDs, or ``cpu:0`` … where it offers slots
-    shares      whether a job larger than the host may run on all of it (CPU slots limit load, GPUs are ranks)
-    transports  what can run here
-    wall_cap_s  the longest that one container may live
+    devices       what it leases: GPU UUIDs, or ``cpu:0`` … where it offers slots
+    shares        whether a job larger than the host may run on all of it (CPU slots limit load, GPUs are ranks)
+    transports    what can run here
+    wall_cap_s    the longest that one container may live
+    trusted_only  whether it is left out of what only a webhook asked for, since nothing here contains it
     """
 
     name: str
@@ -65,6 +68,7 @@ class HostView:
     shares: bool = True
     transports: tuple[str, ...] = ("gloo", "nccl-dispatch")
     wall_cap_s: float = Deadlines().attempt_s
+    trusted_only: bool = True
 
     def demand(self, job: QueuedJob) -> int | None:
         """How many devices ``job`` takes here, or None when it can never run here."""

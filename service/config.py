@@ -15,6 +15,7 @@ import os
 import tomllib
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,8 @@ from service.retention import Retention
 PREFIX = "GRADMATRIX_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 DRIVER = "postgresql+psycopg"
-_TABLES = {"deadlines": Deadlines, "retention": Retention}
+ASSOCIATIONS = ("OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR", "FIRST_TIME_CONTRIBUTOR", "FIRST_TIMER", "MANNEQUIN")
+"""What GitHub says of the author of a pull request, but for NONE."""
 
 
 class ConfigError(UsageError):
@@ -85,6 +87,34 @@ DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 Seconds = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(gt=0)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(_words)]
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """What GitHub's webhook brings, and what is asked of it.
+
+    secret       what GitHub signs with, at least 16 characters; without one no delivery is taken
+    branches     whose pushes are tested
+    torch        on which versions, as ``--torch`` takes them
+    world_sizes  at which world sizes; without any at the usual one
+    transports   over which; without any over those that hosts here have
+    modes        in which; without any in all
+    suite        which suite; without one the default one
+    trusted      what GitHub must say of the author of a pull request that needs no approval
+    """
+
+    secret: Annotated[str, Field(min_length=16)] | None = dataclasses.field(default=None, repr=False)
+    branches: Words = ("master", "main")
+    torch: Words = ("latest",)
+    world_sizes: Numbers = ()
+    transports: Words = ()
+    modes: Words = ()
+    suite: str | None = None
+    trusted: Words = ("OWNER", "MEMBER", "COLLABORATOR")
+
+
+_TABLES = {"deadlines": Deadlines, "retention": Retention, "webhook": Webhook}
 
 
 class Settings(BaseSettings):
@@ -110,6 +140,7 @@ class Settings(BaseSettings):
     cpu_slots           ranks that run at once on a host without GPUs; 0: one per core
     rank_memory_bytes   memory that one rank may take; 0: its share of three quarters of the machine's
     deadlines           seconds per case, compilation, import, job and attempt
+    webhook             what GitHub's webhook brings, and what is asked of it: see github.md
     keep_package_cache  whether downloaded packages are kept for the next runtime
     disk_spare_bytes    what building a runtime must leave free
     parallel_builds     runtimes that are built at once, where the disk has room for them
@@ -139,6 +170,7 @@ class Settings(BaseSettings):
     cpu_slots: Annotated[int, Field(ge=0)] = 0
     rank_memory_bytes: Annotated[int, Field(ge=0)] = 0
     deadlines: Deadlines = Field(default_factory=Deadlines)
+    webhook: Webhook = Field(default_factory=Webhook)
     keep_package_cache: bool = True
     disk_spare_bytes: Annotated[int, Field(ge=0)] = 2**30
     parallel_builds: Annotated[int, Field(gt=0)] = 2
@@ -183,6 +215,16 @@ class Settings(BaseSettings):
     def _days(cls, value: Retention) -> Retention:
         if min(value.tensors_days, value.logs_days, value.attempts_days) < 0:
             raise ValueError("days are 0, for ever, or more")
+        return value
+
+    @field_validator("webhook")
+    @classmethod
+    def _believable(cls, value: Webhook) -> Webhook:
+        for word in value.trusted:
+            if word not in ASSOCIATIONS:
+                raise ValueError(
+                    f"trusted: {word!r} is no author_association of anyone known; {nearest(word, ASSOCIATIONS)}"
+                )
         return value
 
     @classmethod

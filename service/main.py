@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from service.api import cells, document, events, fleet, health, problems, results, submissions
+from service.api import badges, cells, document, events, fleet, health, problems, results, submissions, webhooks
 from service.api.limit import BodyLimit
 from service.api.state import State
 
@@ -31,6 +31,7 @@ def create_app(state: State) -> FastAPI:
     app.add_middleware(BodyLimit)
     for part in (events, submissions, cells, results, fleet):
         app.include_router(part.router, prefix=PREFIX)
-    app.include_router(health.router)
+    for part in (badges, webhooks, health):
+        app.include_router(part.router)
     document.describe(app)
     return app

@@ -6,6 +6,7 @@ same loop serves a fleet and one process on a laptop.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -60,7 +61,8 @@ class Loop:
         """
         self._lasting = lasting
         self._settings, self._database = settings, database
-        self._host, self._executor, self._broker = host, executor, broker
+        self._host = dataclasses.replace(host, trusted_only=executor.trusted_only)
+        self._executor, self._broker = executor, broker
         self._listener, self._only, self._jobs = listener, only, jobs
         self._catalogue: CaseCatalogue = catalogue()
         self._policy: Policy = load_policy()

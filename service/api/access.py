@@ -2,9 +2,9 @@
 
 A route names the least scope that it needs (:func:`needs`). ``read`` is open to everyone where the setting
 ``public_reading`` says so. Without any token a service that runs for one person (``gradmatrix serve``) takes whoever
-reaches it over the loopback address for that person; it looks at the Host header too, so that a name which somebody
-else points at this machine does not count, and at the Origin that a browser states, so that a page of somebody else's
-cannot act in that person's name.
+reaches it over the loopback address for that person, unless that may be somebody else after all: a page of another
+site, which a browser tells by Origin and Sec-Fetch-Site; a name that somebody else points at this machine, told by
+Host; whoever comes through a proxy on this machine. Nor does that person act by what a page's form can send.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from service.models import SCOPES
 READ, SUBMIT, ADMIN = SCOPES
 ANONYMOUS, OWNER = "anonymous", "owner"
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
+SAFE = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing."""
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+PROXIED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+"""What proxies say of those whom they speak for."""
 bearer = HTTPBearer(
     auto_error=False, description="A token that `gradmatrix token create` made; its scope is read, submit or admin."
 )
@@ -51,6 +56,7 @@ def caller(request: Request, credentials: Annotated[HTTPAuthorizationCredentials
     if request.headers.get("authorization"):
         raise ApiError(401, "send the token as `Authorization: Bearer gm_…`", CHALLENGE)
     if state.embedded and _from_here(request):
+        _refuse_forms(request)
         return Caller(OWNER, ADMIN)
     return Caller(ANONYMOUS, READ if state.settings.public_reading else None)
 
@@ -67,7 +73,7 @@ def _of_token(state: State, secret: str) -> Caller:
 
 
 def _from_here(request: Request) -> bool:
-    """Whether the request came over the loopback address, and was meant for it."""
+    """Whether the request came over the loopback address, was meant for it, and is of no other site's making."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     try:
         named = urlsplit(f"//{host}").hostname or ""
@@ -75,7 +81,23 @@ def _from_here(request: Request) -> bool:
             return False  # a browser says so whose page sends it
     except ValueError:
         return False
+    if any(name in request.headers for name in PROXIED) or _of_another_site(request):
+        return False
     return request.client is not None and _is_loopback(request.client.host) and _is_loopback(named)
+
+
+def _of_another_site(request: Request) -> bool:
+    """Whether a browser sends it for a page of another site. A link that is followed from there only shows a page."""
+    if request.headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return False
+    return request.method not in SAFE or request.headers.get("sec-fetch-dest") != "document"
+
+
+def _refuse_forms(request: Request) -> None:
+    """Raise ApiError where something would be changed by what a page's form can send without asking anybody."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method not in SAFE and kind in FORMS:
+        raise ApiError(415, f"{kind} is what forms of pages send: without a token send application/json")
 
 
 def _is_loopback(name: str) -> bool:

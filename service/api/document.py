@@ -11,6 +11,8 @@ from service.api.problems import MEDIA_TYPE, TITLES, Problem
 ANY = ("422", "503")
 """What every route may answer: a wrong parameter, and a database that is away."""
 WITH_TOKEN = ("401", "403")
+CHANGING = ("415",)
+"""What every route that changes something may answer besides: what a page's form sends is not taken."""
 
 
 def describe(app: FastAPI) -> None:
@@ -31,9 +33,10 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
     schemas |= {**schema.pop("$defs"), "Problem": schema}
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for operation in (one for path in document["paths"].values() for one in path.values()):
+    for method, operation in (one for path in document["paths"].values() for one in path.items()):
         scope = operation.get("x-scope", "none")
-        for status in (*ANY, *(WITH_TOKEN if scope != "none" else ())):
+        told = (*ANY, *(WITH_TOKEN if scope != "none" else ()), *(CHANGING if method != "get" else ()))
+        for status in told:
             operation["responses"].setdefault(status, {"description": TITLES[int(status)][1]})
         for status, response in operation["responses"].items():
             if int(status) >= 400:

@@ -35,11 +35,15 @@ class RuntimeEntry(BaseModel):
 
 
 class Worker(BaseModel):
-    """A host: what it leases out, and whether it was seen within a lease's time."""
+    """A host: what it leases out, and whether it was seen within a lease's time.
+
+    ``trusted_only``: code runs there without a container, so that it takes nothing that only a webhook asked for.
+    """
 
     name: str
     devices: int
     transports: list[str]
+    trusted_only: bool
     seen_at: datetime
     alive: bool
 

@@ -24,13 +24,13 @@ from service.store import KeyReusedError, NotFound, StoreError
 MEDIA_TYPE = "application/problem+json"
 TITLES = {
     400: ("bad-request", "The request cannot be read"),
-    401: ("unauthorized", "This needs a token"),
+    401: ("unauthorized", "This needs a token, or a signature"),
     403: ("forbidden", "The token does not allow this"),
     404: ("not-found", "There is no such thing"),
     405: ("method-not-allowed", "The method is not allowed here"),
     409: ("conflict", "This cannot be done in its present state"),
     413: ("too-large", "The request is too large"),
-    415: ("unsupported-media-type", "The request's body must be JSON"),
+    415: ("unsupported-media-type", "The request's body is of a type that is not taken here"),
     422: ("invalid", "What was asked for does not exist or does not fit"),
     500: ("internal", "The service failed"),
     503: ("unavailable", "The database cannot be reached at the moment"),

@@ -60,19 +60,25 @@ def submit(
 
 def order(form: SubmissionForm, state: State, who: Caller) -> Wanted:
     """The form's words, every one of them checked. Raises UsageError."""
-    since = utcnow() - HERE
-    with state.database.read() as session:
-        there = {name for host in store.hosts(session) if host.seen_at >= since for name in host.transports}
-    usual = tuple(sorted(there)) or USUAL_TRANSPORTS
+    here = transports_here(state)
     try:
-        wanted = form.wanted(state.settings.default_repository, usual)
+        wanted = form.wanted(state.settings.default_repository, here or USUAL_TRANSPORTS)
     except ValueError as error:
         raise ApiError(422, f"body.subjects: {error}") from None
     refuse_folders(wanted, state, who)
-    checked = check(wanted, state.settings, tuple(sorted(there)) or TRANSPORTS)
+    checked = check(wanted, state.settings, here or TRANSPORTS)
     if not (state.embedded and who.may(ADMIN)) and any(subject.kind == "path" for subject in checked.subjects):
         raise UsageError(f"this service tests releases and commits only: {FORMS}")
     return wanted
+
+
+def transports_here(state: State) -> tuple[str, ...]:
+    """The transports of the hosts that were seen of late; none where no host was."""
+    since = utcnow() - HERE
+    with state.database.read() as session:
+        return tuple(
+            sorted({name for host in store.hosts(session) if host.seen_at >= since for name in host.transports})
+        )
 
 
 def refuse_folders(wanted: Wanted, state: State, who: Caller) -> None:

@@ -25,13 +25,14 @@ ATTEMPT_STATES = ("running", "done", "released", "lost", "cancelled")
 
 
 class Host(Base):
-    """A machine that has claimed at least once."""
+    """A machine that has claimed at least once. ``trusted_only``: it takes nothing that only a webhook asked for."""
 
     __tablename__ = "host"
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(255), unique=True)
     devices: Mapped[int]
     transports: Mapped[list[str]]
+    trusted_only: Mapped[bool] = mapped_column(default=True)
     seen_at: Mapped[datetime]
 
 
@@ -156,6 +157,7 @@ class SubmissionCheckout(Base):
     """The name under which a submission asked for a checkout: a release and a tree can be the same content."""
 
     __tablename__ = "submission_checkout"
+    __table_args__ = (Index(None, "checkout_id"),)
     submission_id: Mapped[int] = mapped_column(ForeignKey("submission.id"), primary_key=True)
     checkout_id: Mapped[int] = mapped_column(ForeignKey("checkout.id"), primary_key=True)
     position: Mapped[int]

@@ -11,6 +11,7 @@ from service.store.accept import accept, record_attempt_facts, record_control, r
 from service.store.again import cells_of_job, pin, rerun_cells
 from service.store.checkouts import checkout_part, keep_checkout
 from service.store.claim import beat, claim
+from service.store.deliveries import act_once, withdraw
 from service.store.detail import blob, case_infos, evidence, find_cell, find_cells
 from service.store.exporting import export_all
 from service.store.held import cancel, finish, reclaim, release, requeue, start
@@ -37,7 +38,7 @@ from service.store.paging import (
     runtimes_in_use,
 )
 from service.store.progress import Progress, newest_results, progress
-from service.store.read import cells_of, jobs_of, submission, submissions, unfinished_submission
+from service.store.read import cells_of, jobs_of, submission, submissions, tally, unfinished_submission
 from service.store.records import ImportRefusedError, load_lines
 from service.store.resolving import (
     Resolving,
@@ -52,6 +53,7 @@ from service.store.resolving import (
 from service.store.retaining import Expired, expired, remove_expired
 from service.store.settle import settle_all
 from service.store.sql import AlreadyAccepted, NotFound, StaleFence, StoreError
+from service.store.standing import newest_of_branch
 from service.store.submit import CaseChangedError, submit
 from service.store.tokens import TokenView, create_token, find_token, note_use, revoke_token, stale_use, tokens
 from service.store.views import (
@@ -103,6 +105,7 @@ __all__ = [
     "SubmissionView",
     "TokenView",
     "accept",
+    "act_once",
     "answers",
     "append_judgements",
     "approve",
@@ -141,6 +144,7 @@ __all__ = [
     "keep_policy",
     "load_lines",
     "newest_checkout",
+    "newest_of_branch",
     "newest_results",
     "note_use",
     "numbers",
@@ -172,6 +176,8 @@ __all__ = [
     "submission",
     "submissions",
     "submit",
+    "tally",
     "tokens",
     "unfinished_submission",
+    "withdraw",
 ]

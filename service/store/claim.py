@@ -33,6 +33,7 @@ from service.store.answered import answered
 from service.store.held import reclaim
 from service.store.settle import settle_jobs
 from service.store.sql import insert_missing, lock, touched, utcnow
+from service.store.trust import vouched
 from service.store.views import Claim, ClaimedJob
 
 ELSEWHERE_S = 60.0
@@ -54,7 +55,8 @@ def claim(
     lock(session, f"host:{host.name}")
     reclaim(session, now)
     host_id = _seen(session, host, now)
-    choice = choose(_queue(session, only, host_id, now), host, _leases(session, host_id), now)
+    queue = _queue(session, only, host, host_id, now)
+    choice = choose(queue, host, _leases(session, host_id), now)
     _reserve(session, choice.reserve, host_id, now)
     if not choice.jobs:
         return None
@@ -66,14 +68,17 @@ def claim(
 
 
 def _seen(session: Session, host: HostView, now: datetime) -> int:
-    values = {"devices": len(host.devices), "transports": list(host.transports), "seen_at": now}
+    values = {"devices": len(host.devices), "transports": list(host.transports), "trusted_only": host.trusted_only}
+    values["seen_at"] = now
     insert_missing(session, Host, [{"name": host.name, **values}], ["name"])
     touched(session, sa.update(Host).where(Host.name == host.name).values(**values))
     return session.scalars(sa.select(Host.id).where(Host.name == host.name)).one()
 
 
-def _queue(session: Session, only: int | None, host_id: int, now: datetime) -> list[QueuedJob]:
-    """What may be claimed here. What just failed here is left to the other hosts for a while, if there are any."""
+def _queue(session: Session, only: int | None, host: HostView, host_id: int, now: datetime) -> list[QueuedJob]:
+    """What may be claimed here. What just failed here is left to the other hosts for a while, if there are any; what
+    nobody vouches for is no matter of a host that cannot contain it.
+    """
     since = now - timedelta(seconds=ELSEWHERE_S)
     failed_here = sa.exists().where(
         Attempt.job_id == Job.id,
@@ -88,6 +93,8 @@ def _queue(session: Session, only: int | None, host_id: int, now: datetime) -> l
         .where(Job.state == "queued", ~sa.and_(failed_here, others))
         .order_by(Job.priority.desc(), Job.queued_at, Job.id)
     )
+    if host.trusted_only:
+        query = query.where(vouched())
     if only is not None:
         query = query.join(SubmissionJob, SubmissionJob.job_id == Job.id).where(SubmissionJob.submission_id == only)
     return [

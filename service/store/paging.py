@@ -54,7 +54,7 @@ def page_of_cells(
 def hosts(session: Session) -> list[HostView]:
     """Every host that ever looked for work, the one that did last first."""
     return [
-        HostView(row.name, row.devices, tuple(row.transports), row.seen_at)
+        HostView(row.name, row.devices, tuple(row.transports), row.trusted_only, row.seen_at)
         for row in session.scalars(sa.select(Host).order_by(Host.seen_at.desc(), Host.id))
         if row.transports
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.claims import WEBHOOK
 from service.imports import current
 from service.models import (
     LIVE,
@@ -28,6 +29,7 @@ from service.models import (
     SubmissionJob,
 )
 from service.store.sql import NotFound
+from service.store.trust import waits_for_a_container
 from service.store.views import CellRow, JobView, SubmissionView
 from service.verdicts import Verdict
 
@@ -56,27 +58,45 @@ def submissions(session: Session, limit: int = 20) -> list[SubmissionView]:
 
 
 def unfinished_submission(session: Session) -> SubmissionView | None:
-    """The newest submission that is neither done nor cancelled: what a killed run left behind."""
+    """The newest submission that is neither done nor cancelled: what a killed run left behind, and no webhook."""
     live = sa.select(Submission).where(Submission.state.in_(("resolving", "queued", "running")))
+    live = live.where(Submission.reason != WEBHOOK)
     row = session.scalars(live.order_by(Submission.id.desc()).limit(1)).first()
     return None if row is None else view_of(session, row)
 
 
 def view_of(session: Session, row: Submission) -> SubmissionView:
     """A submission's row with how far it is."""
-    counts: Counter[str] = Counter()
-    cells = 0
-    for job_state, same_job, verdict, count in session.execute(_states(row.id)):
-        cells += count
-        if _due(job_state, bool(same_job), verdict) is None:
-            counts[verdict] += count
+    cells, counts = tally(session, row.id)
     return SubmissionView(
         **{name: getattr(row, name) for name in SUBMISSION},
         cells=cells,
-        done=counts.total(),
+        done=sum(counts.values()),
+        waiting=waits_for_a_container(session, row),
         jobs=jobs_of(session, row.id),
-        counts=dict(counts),
+        counts=counts,
     )
+
+
+def tally(
+    session: Session, submission_id: int, *, subject: str | None = None, torch: str | None = None
+) -> tuple[int, dict[str, int]]:
+    """How many cells a submission has, of one subject and on one torch version or runtime where these are named, and
+    how many of them are answered, per verdict.
+    """
+    query = _states(submission_id)
+    if subject is not None:
+        query = query.join(Checkout, Checkout.id == Cell.checkout_id).where(Checkout.subject == subject)
+    if torch is not None:
+        named = sa.or_(Runtime.torch == torch, Runtime.name == torch)
+        query = query.join(Runtime, Runtime.id == Cell.runtime_id).where(named)
+    counts: Counter[str] = Counter()
+    cells = 0
+    for job_state, same_job, verdict, count in session.execute(query):
+        cells += count
+        if _due(job_state, bool(same_job), verdict) is None:
+            counts[verdict] += count
+    return cells, dict(counts)
 
 
 def _states(submission_id: int) -> sa.Select[*tuple[Any, ...]]:

@@ -71,7 +71,8 @@ class SubmissionView:
     """A submission and how far it is.
 
     cells, done    its cells, and those with an answer
-    note           why it is held, has failed, or is to be fetched once more
+    note           why it is held, has failed, was superseded, or is to be fetched once more
+    waiting        why no host takes its jobs, where that is for whose code they run
     pinned         whether what it cites is never removed
     jobs           what it waits for, own and shared
     counts         its answered cells per verdict
@@ -85,6 +86,7 @@ class SubmissionView:
     priority: int
     request: dict[str, Any]
     note: str
+    waiting: str
     pinned: bool
     created_at: datetime
     finished_at: datetime | None
@@ -126,11 +128,15 @@ class JobView:
 
 @dataclass(frozen=True)
 class HostView:
-    """A host of the fleet as its last look for work left it: how many devices it leases out, and what runs on them."""
+    """A host of the fleet as its last look for work left it: how many devices it leases out, and what runs on them.
+
+    ``trusted_only``: not what only a webhook asked for.
+    """
 
     name: str
     devices: int
     transports: tuple[str, ...]
+    trusted_only: bool
     seen_at: datetime
 
 

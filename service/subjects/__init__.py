@@ -9,7 +9,7 @@ On the straight line this stands after ``service.api`` and before ``service.matr
 
 from service.subjects.cache import Cache, Checkout, verify
 from service.subjects.errors import SubjectError, TreeRefused, UnknownSubject, Unreachable, WrongHash
-from service.subjects.parse import FORMS, Progress, SubjectRequest, parse_subject
+from service.subjects.parse import FORMS, Progress, SubjectRequest, parse_subject, repository_key
 from service.subjects.resolve import caps, resolve
 from service.subjects.tree import Caps
 
@@ -27,6 +27,7 @@ __all__ = [
     "WrongHash",
     "caps",
     "parse_subject",
+    "repository_key",
     "resolve",
     "verify",
 ]

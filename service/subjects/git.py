@@ -82,10 +82,9 @@ class Mirror:
         if SHA.fullmatch(ref) and (known := self._known(ref)):
             return known
         names = self._names()
-        # git's own order of meanings
-        full = next(
-            (name for name in (ref, f"refs/{ref}", f"refs/tags/{ref}", f"refs/heads/{ref}") if name in names), None
-        )
+        # git's own order of meanings; a full SHA is never a name's, whatever a branch is called
+        meant = () if FULL_SHA.fullmatch(ref) else (ref, f"refs/{ref}", f"refs/tags/{ref}", f"refs/heads/{ref}")
+        full = next((name for name in meant if name in names), None)
         if full is None and not SHA.fullmatch(ref):
             short = [name.split("/", 2)[2] for name in names if name.startswith(("refs/heads/", "refs/tags/"))]
             raise UnknownSubject(f"{self.remote} has no branch or tag {ref!r}; {nearest(ref, short)}")
@@ -124,6 +123,9 @@ class Mirror:
         complete.touch()
         if known := self._known(sha):
             return known
+        if FULL_SHA.fullmatch(sha):
+            gone = "a branch or pull request that was pushed over may have taken it along"
+            raise UnknownSubject(f"{self.remote} has no commit {sha}, or no longer hands it out: {gone}")
         raise UnknownSubject(f"{self.remote}: no commit, or more than one, begins with {sha}; give the full SHA")
 
     def _fetched(self, *arguments: str) -> bool:

@@ -74,6 +74,16 @@ def test_lists_in_variables_are_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().repositories == ("/srv/a.git", "https://example.org/b.git")
 
 
+def test_the_table_of_the_webhook_is_read_key_by_key(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write('[webhook]\nbranches = ["dev"]\nworld_sizes = [2, 4]\ntorch = ["2.11", "latest"]\n')
+    monkeypatch.setenv("GRADMATRIX_WEBHOOK__SECRET", "It's a Secret to Everybody")
+    monkeypatch.setenv("GRADMATRIX_WEBHOOK__TORCH", "2.10.0, 2.9.1")
+    hook = load_settings().webhook
+    assert (hook.secret, hook.branches) == ("It's a Secret to Everybody", ("dev",))
+    assert (hook.torch, hook.world_sizes) == (("2.10.0", "2.9.1"), (2, 4))
+    assert Settings().webhook.secret is None, "there is none that everybody knows"
+
+
 def test_repositories_are_allowed_besides_the_default_one_and_local_ones_become_paths(write: Write) -> None:
     write('repositories = ["file:///srv/my%20repo", "/srv/100%25/", "https://example.org/b.git"]')
     settings = load_settings()
@@ -119,6 +129,10 @@ def test_what_allows_a_repository_can_be_put_into_the_named_file_as_it_is(
         ("GRADMATRIX_REPOSITORIES", "file://host/a.git", ["GRADMATRIX_REPOSITORIES", "'file://host/a.git'"]),
         ("GRADMATRIX_DEFAULT_REPOSITORY", "http://example.org/b.git", ["GRADMATRIX_DEFAULT_REPOSITORY", "https://"]),
         ("GRADMATRIX_CONFIG", "/nonexistent/g.toml", ["/nonexistent/g.toml", "No such file"]),
+        ("GRADMATRIX_WEBHOOK__SECRETS", "x", ["GRADMATRIX_WEBHOOK__SECRETS is", "GRADMATRIX_WEBHOOK__SECRET"]),
+        ("GRADMATRIX_WEBHOOK__SECRET", "", ["GRADMATRIX_WEBHOOK__SECRET", "at least 16 characters"]),
+        ("GRADMATRIX_WEBHOOK__WORLD_SIZES", "two", ["GRADMATRIX_WEBHOOK__WORLD_SIZES", "integer"]),
+        ("GRADMATRIX_WEBHOOK__TRUSTED", "MEMBERS", ["trusted: 'MEMBERS' is no author_association", "MEMBER"]),
     ],
 )
 def test_wrong_variables_are_named(variable: str, value: str, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +147,8 @@ def test_wrong_variables_are_named(variable: str, value: str, said: list[str], m
     [
         ("archive_byte = 1", ["archive_byte is not known", "archive_bytes"]),
         ("[deadlines]\ncase = 1", ["[deadlines]", "case is not known", "case_s"]),
+        ("[webhook]\nbranch = 1", ["[webhook]", "branch is not known", "branches"]),
+        ('[webhook]\nsecret = "too short"', ["webhook.secret", "at least 16 characters"]),
         ("archive_bytes = -1", ["archive_bytes", "greater than 0"]),
         ("archive_bytes == 1", ["is not TOML", "line 1"]),
         ('home = "/elsewhere"', ["home cannot be set", "GRADMATRIX_HOME"]),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from service.broker import LocalBroker
+from service.claims import WEBHOOK
 from service.config import Settings
 from tests.support.stored import World, host, open_world
 from workers.loop import Loop
 from workers.runtimes import Executor
+from workers.runtimes.venv import VenvExecutor
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ def test_a_job_of_a_runtime_that_this_host_does_not_know_is_given_back_and_in_th
     world: World, tmp_path: Path
 ) -> None:
     view = world.submit(["a"], torch=["0.0.1"])
-    nothing = cast("Executor", None)  # nothing may be run
+    nothing = cast("Executor", SimpleNamespace(trusted_only=True))  # nothing may be run
     loop = Loop(
         Settings(home=tmp_path), world.db, host=host(), executor=nothing, broker=LocalBroker(),
         listener=lambda event: None, lasting=True,
@@ -36,3 +40,20 @@ def test_a_job_of_a_runtime_that_this_host_does_not_know_is_given_back_and_in_th
     (job,) = world.view(view.id).jobs
     assert job.state == "done"
     assert "given up with 1 cells unanswered: this host knows no runtime 0.0.1-index of digest" in job.note
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_what_only_a_webhook_asked_for_is_claimed_where_the_executor_contains_it(
+    world: World, tmp_path: Path, contained: bool
+) -> None:
+    """Whatever the host said of itself before: it is the executor that does or does not."""
+    view = world.submit(["a"], torch=["0.0.1"], reason=WEBHOOK)
+    settings = Settings(home=tmp_path)
+    executor = cast("Executor", SimpleNamespace(trusted_only=False)) if contained else VenvExecutor(settings)
+    loop = Loop(
+        settings, world.db, host=dataclasses.replace(host(), trusted_only=contained), executor=executor,
+        broker=LocalBroker(), listener=lambda event: None, lasting=True,
+    )  # fmt: skip
+    assert loop._claim() is False, "no host knows this runtime"
+    (job,) = world.view(view.id).jobs
+    assert job.fence == int(contained), "and one had it"

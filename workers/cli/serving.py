@@ -43,7 +43,8 @@ def serve(listen: str | None) -> int:
             address = serving.address_of(made)
             told = f"gradmatrix serves {address} (the interface: {address}/docs); results in {settings.home}"
             out.print(told, soft_wrap=True)
-            out.print("code runs as you, in virtual environments: give it only what you trust", soft_wrap=True)
+            trusted = "code runs as you, in virtual environments: give it only what you trust"
+            out.print(f"{trusted}; what only a webhook asked for is not run", soft_wrap=True)
             serving.serve(state, made)
             out.print("stopping: what is not done stays queued")
     finally:

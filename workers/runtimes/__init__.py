@@ -65,6 +65,8 @@ class Executor(Protocol):
     """A way of building runtimes and running jobs in them."""
 
     name: str
+    trusted_only: bool
+    """Whether nothing contains the code that runs, so that what only a webhook asked for is not for it."""
 
     def ensure(self, runtime: RuntimeSpec, progress: Progress) -> bool:
         """Build the runtime if it is not there; whether this call built it. Raises RuntimeBuildError.

@@ -63,6 +63,7 @@ class VenvExecutor:
     """Builds virtual environments with uv and runs jobs in them; see :class:`workers.runtimes.Executor`."""
 
     name = "venv"
+    trusted_only = True
 
     def __init__(self, settings: Settings, *, free_bytes: Callable[[Path], int] = disk.free) -> None:
         """``free_bytes`` says how much is free at a folder."""

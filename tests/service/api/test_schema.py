@@ -12,8 +12,10 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
+from service.config import Webhook
 from service.db import Database
 from tests.service.api.conftest import Api, api_over
+from tests.support.github import SECRET
 
 CHECKS = [not_a_server_error, response_schema_conformance, content_type_conformance]
 EXAMPLES = 15
@@ -22,7 +24,7 @@ EXAMPLES = 15
 
 @pytest.fixture
 def over(tmp_path: Path, database: Database) -> Api:
-    made = api_over(tmp_path / "home", database)
+    made = api_over(tmp_path / "home", database, webhook=Webhook(secret=SECRET))
     made.world.submit(["a"])
     made.world.run()
     return made

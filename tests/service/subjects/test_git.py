@@ -102,8 +102,8 @@ def test_what_is_known_needs_no_repository(settings: Settings, repository: Path)
     [
         ("mian", "has no branch or tag 'mian'; did you mean main"),
         ("0123456789", "no commit, or more than one, begins with 0123456789"),
-        ("f" * 40, "no commit, or more than one"),
-        ("blob", "no commit, or more than one"),
+        ("f" * 40, "has no commit f{40}, or no longer hands it out"),
+        ("blob", "has no commit [0-9a-f]{40}, or no longer"),
     ],
 )
 def test_an_unknown_commit_is_named_with_the_nearest(
@@ -121,7 +121,7 @@ def test_a_bare_sha_of_another_repository_is_told_how_to_name_it(
 ) -> None:
     make_repository(repository)
     sha = make_repository(tmp_path / "the other", {**SAMPLE, "new.py": b""})
-    with pytest.raises(UnknownSubject, match="no commit, or more than one") as alone:
+    with pytest.raises(UnknownSubject, match=f"has no commit {sha}") as alone:
         resolve(parse_subject(sha, settings), settings)
     assert "git+" not in str(alone.value), "there is no other repository to name"
     both = settings.model_copy(update={"repositories": (str(tmp_path / "the other"), str(repository) + "/")})

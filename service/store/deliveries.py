@@ -1,0 +1,97 @@
+"""Deliveries of a webhook: acted upon once, however often and in whatever order they come.
+
+On the straight line this stands behind ``service.api.webhooks``, in the transaction that stores a submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.models import Delivery, Submission
+from service.store.held import cancel
+from service.store.read import submission as read_submission
+from service.store.sql import lock, utcnow
+from service.store.views import SubmissionView
+
+if TYPE_CHECKING:
+    from service.webhook import Asked
+
+WAITING = ("held", "resolving", "queued")
+"""States of a submission of which nothing runs yet."""
+
+
+def act_once(
+    session: Session,
+    guid: str,
+    repository: str,
+    asked: Asked,
+    make: Callable[[], SubmissionView],
+    now: datetime | None = None,
+) -> tuple[SubmissionView, bool]:
+    """The submission of what a delivery brought, made by ``make`` unless there is one, and whether it was made now.
+
+    A commit that is once more the head of its pull request, after another one was, is asked for anew where it had been
+    cancelled. Whatever else waits of that pull request is superseded.
+    """
+    now = now or utcnow()
+    lock(session, "webhook")
+    known = _known(session, guid, repository, asked)
+    kept = None if known is None or known.submission_id is None else read_submission(session, known.submission_id)
+    sent_again = known is not None and known.guid == guid
+    if kept is not None and (sent_again or not _is_head_again(session, repository, asked)):
+        return kept, False
+    made = kept is None or kept.state == "cancelled"
+    view = make() if kept is None or made else kept
+    if known is None:
+        known = Delivery(guid=guid, repository=repository, sha=asked.sha, event=asked.event)
+        session.add(known)
+    known.guid, known.submission_id, known.received_at = guid, view.id, now
+    session.flush()
+    if asked.pull:
+        note = f"superseded by submission {view.id}, of commit {asked.sha}"
+        _cancel(session, repository, asked.event, WAITING, note, now, keep=view.id)
+    return view, made
+
+
+def withdraw(session: Session, repository: str, event: str, now: datetime | None = None) -> list[int]:
+    """The pull request was closed: nobody need approve any more what of it is held. Which submissions these were."""
+    lock(session, "webhook")
+    return _cancel(session, repository, event, ("held",), "the pull request was closed", now or utcnow())
+
+
+def _known(session: Session, guid: str, repository: str, asked: Asked) -> Delivery | None:
+    """This delivery, or another one that said the same."""
+    same = (Delivery.repository == repository, Delivery.sha == asked.sha, Delivery.event == asked.event)
+    return session.get(Delivery, guid) or session.scalars(sa.select(Delivery).where(*same)).first()
+
+
+def _is_head_again(session: Session, repository: str, asked: Asked) -> bool:
+    """Whether the delivery moves its pull request to this commit, and is not one of long ago that comes late."""
+    of_pull = (Delivery.repository == repository, Delivery.event == asked.event)
+    newest = sa.select(Delivery.sha).where(*of_pull).order_by(Delivery.received_at.desc()).limit(1)
+    return asked.reopened or (asked.before is not None and session.scalars(newest).first() == asked.before)
+
+
+def _cancel(
+    session: Session,
+    repository: str,
+    event: str,
+    states: Sequence[str],
+    note: str,
+    now: datetime,
+    keep: int | None = None,
+) -> list[int]:
+    """Cancel the submissions of a pull request that are in one of ``states``, but for ``keep``, and say why."""
+    of_pull = (Delivery.repository == repository, Delivery.event == event, Submission.state.in_(states))
+    query = sa.select(Submission.id).join(Delivery, Delivery.submission_id == Submission.id).where(*of_pull)
+    found = [number for number in session.scalars(query.order_by(Submission.id)) if number != keep]
+    for number in found:
+        cancel(session, number, now)
+        session.get_one(Submission, number).note = note
+    session.flush()
+    return found
