@@ -81,6 +81,10 @@ class Client:
         """Cancel it."""
         return self._read(SUBMISSION, self._call("POST", f"/submissions/{submission}/cancel"))
 
+    def approve(self, submission: int) -> SubmissionView:
+        """Let one go on that is held."""
+        return self._read(SUBMISSION, self._call("POST", f"/submissions/{submission}/approve"))
+
     def rerun(self, what: str, number: int) -> SubmissionView:
         """Run a submission, a job or a cell again; ``what`` is ``submissions``, ``jobs`` or ``cells``."""
         return self._read(SUBMISSION, self._call("POST", f"/{what}/{number}/rerun"))

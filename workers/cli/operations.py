@@ -14,7 +14,7 @@ database = typer.Typer(help="The database's schema.", no_args_is_help=True, cls=
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the application."""
-    for command in (serve, api, worker, beat, submit, cancel, rerun, retention, healthy):
+    for command in (serve, api, worker, beat, submit, cancel, approve, rerun, retention, healthy):
         app.command()(command)
     app.add_typer(token, name="token")
     app.add_typer(database, name="db")
@@ -109,6 +109,15 @@ def cancel(
     from workers.cli import remote as command
 
     raise typer.Exit(command.cancel(number, command.Server(server)))
+
+
+def approve(
+    number: Annotated[str, typer.Argument(metavar="ID", help="A submission: s3.")], server: Address = None
+) -> None:
+    """Let a stranger's pull request be tested that is held: the commit that was proposed, and no other."""
+    from workers.cli import remote as command
+
+    raise typer.Exit(command.approve(number, command.Server(server)))
 
 
 def rerun(

@@ -79,6 +79,12 @@ def cancel(text: str, server: Server) -> int:
         return _told(client.cancel(_number(text, "s")))
 
 
+def approve(text: str, server: Server) -> int:
+    """Let the submission ``s3`` go on, which is held."""
+    with _client(server) as client:
+        return _told(client.approve(_number(text, "s")))
+
+
 def rerun(text: str, server: Server, *, wait: bool) -> int:
     """Run a cell (``17``), a job (``j4``) or a submission (``s3``) again."""
     kinds = {"s": "submissions", "j": "jobs"}

@@ -56,7 +56,7 @@ def test_every_command_of_it_is_one() -> None:
     steps = workflow()["jobs"]["gradients"]["steps"]
     written = [words for text in blocks("sh") for words in commands(text)]
     written += [words for step in steps for words in commands(step.get("run", ""))]
-    assert {words[1] for words in written} == {"submit", "token"}
+    assert {words[1] for words in written} == {"submit", "approve", "token"}
     for words in written:
         check(words)
     for wrong in ("submit x --waits", "submit x --suite", "tokens list", "token create"):

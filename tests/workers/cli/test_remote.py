@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from service import store
 from service.api.state import State
 from service.verdicts import Verdict
 from tests.service.api.conftest import Api, api, database, migrated  # noqa: F401 - fixtures
@@ -40,6 +42,18 @@ def test_submit_says_its_number_and_cancel_takes_it(gradmatrix: Gradmatrix, ther
     assert gradmatrix("submit", "deepspeed==0.18.3", *ONE) == (0, "submission s1: resolving\n", "")
     assert there.world.view(1).request["wanted"]["cases"] == ["dim0[dtype=float32,loss=square]"]
     assert gradmatrix("cancel", "s1") == (0, "submission s1: cancelled\n", "")
+
+
+def test_what_is_held_goes_on_once_an_admin_approves_it(
+    gradmatrix: Gradmatrix, there: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {"requester": "github", "reason": "webhook", "priority": 20, "request": {}}
+    with there.world.db.session() as session:
+        store.open_submission(session, **asked, held="it is a stranger's")
+    status, _, err = gradmatrix("approve", "s1")
+    assert status == 2 and "admin" in err
+    monkeypatch.setenv("GRADMATRIX_TOKEN", there.secrets["admin"])
+    assert gradmatrix("approve", "s1") == (0, "submission s1: resolving\n", "")
 
 
 @pytest.mark.parametrize(("verdict", "status"), [(Verdict.AGREE, 0), (Verdict.ZERO_GRADIENT, 1), (Verdict.INFRA, 2)])
