@@ -217,9 +217,11 @@ def _link(
     first: int = 0,
 ) -> None:
     """Keep ``blobs`` and say whose they are. What is over a cap is named with its size, without its bytes."""
+    if not blobs:
+        return
+    lock(session, BLOBS, shared=True)  # what is referred to here is not removed meanwhile
     room = BLOBS_BYTES
-    if blobs:
-        lock(session, BLOBS, shared=True)  # what is referred to here is not removed meanwhile
+    bytes_kept, links = {}, []
     for position, blob in enumerate(blobs, first):
         data: bytes | None = blob.data
         meta = dict(blob.meta)
@@ -232,9 +234,10 @@ def _link(
         if data is not None:
             room -= len(data)
             digest = hashlib.sha256(data).hexdigest()
-            insert_missing(session, Blob, [{"digest": digest, "size": len(data), "data": pack(data)}], ["digest"])
+            bytes_kept[digest] = data
         name = str(meta.pop("name", None) or blob.kind)
-        row = table(**owner, position=position, kind=blob.kind, name=name, rank=blob.rank)
-        row.size, row.meta, row.digest = len(blob.data), meta, digest
-        session.add(row)
-    session.flush()
+        said = {"kind": blob.kind, "name": name, "rank": blob.rank, "size": len(blob.data), "meta": meta}
+        links.append({**owner, "position": position, **said, "digest": digest})
+    rows = [{"digest": key, "size": len(data), "data": pack(data)} for key, data in sorted(bytes_kept.items())]
+    insert_missing(session, Blob, rows, ["digest"])
+    session.execute(sa.insert(table), links)
