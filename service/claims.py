@@ -19,6 +19,8 @@ BEAT_S = 5.0
 KILL_S = 45.0
 """After so long without a renewal a worker kills its own container: before anyone else may claim the job."""
 
+SLOT = "cpu:"
+"""What the name of a CPU slot begins with; every other device is a GPU, named by its UUID."""
 
 WEBHOOK = "webhook"
 """The reason of a submission that no person asked for."""
@@ -55,11 +57,12 @@ Alive = Callable[[Holder], "bool | None"]
 class HostView:
     """A host as a claim sees it.
 
-    devices       what it leases: GPU UUIDs, or ``cpu:0`` … where it offers slots
+    devices       what it leases: GPU UUIDs as they are wired, or ``cpu:0`` … where it offers slots
     shares        whether a job larger than the host may run on all of it (CPU slots limit load, GPUs are ranks)
     transports    what can run here
     wall_cap_s    the longest that one container may live
     trusted_only  whether it is left out of what only a webhook asked for, since nothing here contains it
+    out           those of ``devices`` that get no job, for they are sick or at rest; they keep their place all the same
     """
 
     name: str
@@ -69,14 +72,25 @@ class HostView:
     transports: tuple[str, ...] = ("gloo", "nccl-dispatch")
     wall_cap_s: float = Deadlines().attempt_s
     trusted_only: bool = True
+    out: frozenset[str] = frozenset()
+
+    @property
+    def well(self) -> tuple[str, ...]:
+        """The devices that may get a job."""
+        return tuple(device for device in self.devices if device not in self.out)
+
+    def blocks(self, size: int) -> list[tuple[str, ...]]:
+        """The aligned blocks of ``size`` devices in which every one may get a job."""
+        starts = range(0, len(self.devices) - size + 1, size)
+        return [block for at in starts if self.out.isdisjoint(block := self.devices[at : at + size])]
 
     def demand(self, job: QueuedJob) -> int | None:
-        """How many devices ``job`` takes here, or None when it can never run here."""
-        if job.transport not in self.transports or not self.devices:
+        """How many devices ``job`` takes here, or None when it cannot run here, however long it waits."""
+        if job.transport not in self.transports or not self.well:
             return None
-        if job.world_size <= len(self.devices):
-            return job.world_size
-        return len(self.devices) if self.shares else None
+        if self.shares:
+            return min(job.world_size, len(self.well))
+        return job.world_size if self.blocks(job.world_size) else None
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,20 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import requests
 from pydantic import TypeAdapter, ValidationError
 
-from service.api.forms import SubmissionForm
+from service.api.forms import DeviceForm, SubmissionForm
 from service.errors import GradmatrixError
-from service.store.views import CellRow, SubmissionView
+from service.store.views import CellRow, DeviceView, HostView, SubmissionView
 
 T = TypeVar("T")
 TRIES = 4
 PAGE = 500
 SUBMISSION, CELL = TypeAdapter(SubmissionView), TypeAdapter(CellRow)
+HOST, DEVICE = TypeAdapter(HostView), TypeAdapter(DeviceView)
 
 
 class ServiceError(GradmatrixError):
@@ -88,6 +90,15 @@ class Client:
     def rerun(self, what: str, number: int) -> SubmissionView:
         """Run a submission, a job or a cell again; ``what`` is ``submissions``, ``jobs`` or ``cells``."""
         return self._read(SUBMISSION, self._call("POST", f"/{what}/{number}/rerun"))
+
+    def workers(self) -> list[HostView]:
+        """Every host of the fleet, with its devices."""
+        return [self._valid(HOST, item) for item in self._call("GET", "/workers").json()]
+
+    def set_device(self, host: str, device: str, form: DeviceForm) -> DeviceView:
+        """Take a device out of service, or say that it is well again."""
+        path = f"/workers/{quote(host, safe='')}/devices/{quote(device, safe='')}"
+        return self._read(DEVICE, self._call("PATCH", path, json=form.model_dump(mode="json")))
 
     def junit(self, submission: int) -> str:
         """Its report as JUnit XML."""

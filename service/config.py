@@ -137,6 +137,7 @@ class Settings(BaseSettings):
     archive_files       cap on the number of its members
     fetch_s             cap on the time of one download or git fetch
     connect_s           how long an unreachable index may keep one waiting
+    gpus                whether GPUs are leased; left out, only gradmatrix worker leases those that there are
     cpu_slots           ranks that run at once on a host without GPUs; 0: one per core
     rank_memory_bytes   memory that one rank may take; 0: its share of three quarters of the machine's
     deadlines           seconds per case, compilation, import, job and attempt
@@ -167,6 +168,7 @@ class Settings(BaseSettings):
     archive_files: Annotated[int, Field(gt=0)] = 50_000
     fetch_s: Seconds = 600.0
     connect_s: Seconds = 15.0
+    gpus: bool | None = None
     cpu_slots: Annotated[int, Field(ge=0)] = 0
     rank_memory_bytes: Annotated[int, Field(ge=0)] = 0
     deadlines: Deadlines = Field(default_factory=Deadlines)

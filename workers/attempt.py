@@ -2,6 +2,9 @@
 
 On the straight line this is where ``workers.loop`` (which claimed the jobs) hands over to ``workers.runtimes``,
 ``jobs``, ``workers.collect``, ``service.judge`` and ``service.store``, in this order.
+
+On GPUs an answer that is not as it should be is stored only when its job has ended and the GPUs are found well: a GPU
+that falls sick is never taken for a fault of the subject.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +54,7 @@ from service.logs import bound
 from service.policy import Policy
 from service.store import AlreadyAccepted, Claim, ClaimedJob, StaleFence
 from workers import collect, events, package
+from workers.gpus import Guard
 from workers.memory import rank_bytes
 from workers.pipes import lines, send
 from workers.runtimes import Executor, Process
@@ -59,11 +64,16 @@ MAX_STDERR = 2000
 
 @dataclass
 class _Job:
-    """A claimed job while it runs."""
+    """A claimed job while it runs.
+
+    waiting   answers that are asked for once more, alone
+    held      answers that are stored once the devices are known to have been well
+    """
 
     claimed: ClaimedJob
     began: float = 0.0
     waiting: dict[int, tuple[Judgement, collect.CaseDone]] = field(default_factory=dict)
+    held: list[Callable[[], None]] = field(default_factory=list)
     answered: set[int] = field(default_factory=set)
     over: bool = False
 
@@ -88,8 +98,10 @@ class Attempt:
         catalogue: CaseCatalogue,
         policy: Policy,
         listener: events.Listener,
+        guard: Guard,
     ) -> None:
         self.claim = claim
+        self._devices = guard
         self._settings, self._database, self._executor = settings, database, executor
         self._runtime, self._checkout = runtime, checkout
         self._policy, self._listener = policy, listener
@@ -126,7 +138,9 @@ class Attempt:
         problem = "its worker failed"
         try:
             self._executor.ensure(self._runtime, self._progress)
-            problem = self._run_container()
+            if fault := self._devices.fault():
+                self.stop(fault)  # nothing has run yet: given back, and no failure of the job's
+            problem = fault or self._run_container()
         except Exception as error:
             problem = str(error) or type(error).__name__
             raise
@@ -145,7 +159,9 @@ class Attempt:
         with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as work:
             tar = package.pack(self._checkout())
             spec = self._spec(len(tar))
-            process = self._executor.start(self._runtime, workdir=Path(work), wall_s=self.claim.wall_s)
+            process = self._executor.start(
+                self._runtime, workdir=Path(work), wall_s=self.claim.wall_s, devices=self.claim.devices
+            )
             with self._guard:
                 self._process = process
             if self._reason:  # asked to stop while it was being started
@@ -231,8 +247,10 @@ class Attempt:
         self._facts["phases"][phase.name] = phase.seconds
         for job in self._jobs.values():
             if phase.name == PHASE_JOB.format(job.claimed.job):
+                following = next((other for other in self._jobs.values() if not other.over and other is not job), None)
+                if following is None and self._devices.watches:
+                    return  # it ends with its container, when nothing may compute on its devices any more
                 self._finish(job, "")
-                following = next((job for job in self._jobs.values() if not job.over), None)
                 if following is not None:
                     self._start(following)
                 return
@@ -279,6 +297,8 @@ class Attempt:
         self._start(job)
         case, mode = self._case(done.cell), self._cells[done.cell].mode
         judgement = judge(done.evidence, case, self._policy, self._faults(case.family, mode, job.claimed.world_size))
+        if not judgement.verdict.settled and (fault := self._fault()):
+            self.stop(fault)
         if done.again:
             first, seen = job.waiting.pop(done.cell)
             alone = _with_whole_graph(done, seen)
@@ -337,6 +357,17 @@ class Attempt:
         first: Evidence | None = None,
         alone: Evidence | None = None,
     ) -> None:
+        """Store an answer, or hold it until the devices are known to have been well while it came about."""
+        job.answered.add(done.cell)
+        answer = partial(self._store, job, done, judgement, first, alone)
+        if self._devices.watches and not judgement.verdict.settled:
+            job.held.append(answer)
+        else:
+            answer()
+
+    def _store(
+        self, job: _Job, done: collect.CaseDone, judgement: Judgement, first: Evidence | None, alone: Evidence | None
+    ) -> None:
         """Store an answer. Both passes are kept where there were two, for another policy may judge them otherwise."""
         agrees = not judgement.verdict.failing
         blobs = [blob for blob in done.blobs if _worth_keeping(blob, agrees)]
@@ -357,20 +388,31 @@ class Attempt:
                 )
         except AlreadyAccepted:
             pass
-        job.answered.add(done.cell)
         self._listener(events.CellDone(job.claimed.job, done.cell, str(judgement.verdict), judgement.detail))
+
+    def _fault(self) -> str:
+        """What is wrong with the devices while the container runs, or when it has ended."""
+        process = self._process
+        return "" if process is None or not self._devices.watches else self._devices.fault(process.pids())
 
     def _finish(self, job: _Job, reason: str) -> None:
         """End the job: complete, or given back to the queue."""
         if job.over:
             return
+        fault = self._fault()
         job.over = True
+        if fault:
+            self.stop(fault)  # what comes behind it in this container would run on the same devices
+        with suppress(StaleFence):
+            for answer in () if fault else job.held:
+                answer()
         with suppress(StaleFence), self._database.session() as session:
             held = job.claimed
             store.record_attempt_facts(session, job=held.job, fence=held.fence, attempt=held.attempt, facts=self._facts)
-            leave = store.release if self._reason else store.finish
+            # A job that has begun on faulty devices has failed there; one that has not is only given back.
+            leave = store.requeue if fault and job.began else store.release if self._reason else store.finish
             # Who stopped it knows why: that its process then ended is no news.
-            why = self._reason or reason
+            why = fault or self._reason or reason
             state = leave(session, job.claimed.job, job.claimed.fence, why)
             seconds = time.monotonic() - job.began if job.began else 0.0
             stopped = self._reason if state != "done" else ""

@@ -9,7 +9,8 @@ blocked because too few devices are free, this host is kept for it: what starts 
 limit, before enough devices are free.
 
 GPUs are given out in aligned blocks, of the devices 0 and 1, 2 and 3, or 4 to 7, as they are wired, and where the
-block's other half is in use already, so that large blocks stay whole. CPU slots are all alike.
+block's other half is in use already, so that large blocks stay whole. A device that is out (sick, say) is in no
+block and moves no other one: a job for which no block is left is not waited for here. CPU slots are all alike.
 """
 
 from __future__ import annotations
@@ -104,23 +105,18 @@ def _may_reserve(job: QueuedJob, host: HostView, now: datetime) -> bool:
     return job.reserved_until is None or job.reserved_until <= now
 
 
-def _blocks(host: HostView, need: int) -> list[Block]:
-    """The aligned blocks of ``need`` devices."""
-    return [host.devices[at : at + need] for at in range(0, len(host.devices) - need + 1, need)]
-
-
 def _block(host: HostView, need: int, taken: Ends) -> Block | None:
     """``need`` free devices, or None."""
     if host.shares:
-        free = tuple(device for device in host.devices if device not in taken)
+        free = tuple(device for device in host.well if device not in taken)
         return free[:need] if len(free) >= need else None
-    whole = [block for block in _blocks(host, need) if not any(device in taken for device in block)]
+    whole = [block for block in host.blocks(need) if not any(device in taken for device in block)]
     return min(whole, key=lambda block: _free_around(host, block, taken), default=None)
 
 
 def _free_around(host: HostView, block: Block, taken: Ends) -> int:
     """How many devices are free in the larger block that this one is a half of: the fewer, the less is broken up."""
-    around = next((larger for larger in _blocks(host, 2 * len(block)) if block[0] in larger), block)
+    around = next((larger for larger in host.blocks(2 * len(block)) if block[0] in larger), block)
     return sum(device not in taken for device in around)
 
 
@@ -128,15 +124,15 @@ def _grown(host: HostView, need: int, block: Block, taken: Ends) -> Block | None
     """``need`` devices with those of ``block`` among them, or None."""
     others = {device: end for device, end in taken.items() if device not in block}
     if host.shares:
-        spare = [device for device in host.devices if device not in block and device not in others]
+        spare = [device for device in host.well if device not in block and device not in others]
         return (*block, *spare[: need - len(block)]) if len(spare) >= need - len(block) else None
-    fitting = (larger for larger in _blocks(host, need) if block[0] in larger)
+    fitting = (larger for larger in host.blocks(need) if block[0] in larger)
     return next((larger for larger in fitting if not any(device in others for device in larger)), None)
 
 
 def _free_at(host: HostView, need: int, ends: Ends, now: datetime) -> datetime:
     """When ``need`` devices are free at the latest, if every container keeps to its wall limit."""
-    free_at = {device: max(ends.get(device, now), now) for device in host.devices}
+    free_at = {device: max(ends.get(device, now), now) for device in host.well}
     if host.shares:
         return sorted(free_at.values())[need - 1]
-    return min(max(free_at[device] for device in block) for block in _blocks(host, need))
+    return min(max(free_at[device] for device in block) for block in host.blocks(need))

@@ -10,11 +10,12 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from service import store
 from service.broker import Broker, LocalBroker
@@ -31,7 +32,7 @@ from service.store import Claim
 from workers import events
 from workers.attempt import Attempt
 from workers.choose import choose
-from workers.gpus import local_host
+from workers.gpus import Guard, Inventory, Monitor, find_inventory, local_host
 from workers.runtimes import Executor
 
 TICK_S = 0.2
@@ -53,11 +54,14 @@ class Loop:
         only: int | None = None,
         jobs: frozenset[int] | None = None,
         lasting: bool = False,
+        models: Mapping[str, str] | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         """``only`` limits it to what one submission waits for, ``jobs`` to these jobs.
 
         One that is ``lasting`` outlives a database that is away and a runtime that cannot be built: the job is given
-        back, and says why when it is given up.
+        back, and says why when it is given up. ``models`` are what the host's devices are, and ``monitor`` knows how
+        they are.
         """
         self._lasting = lasting
         self._settings, self._database = settings, database
@@ -67,6 +71,8 @@ class Loop:
         self._catalogue: CaseCatalogue = catalogue()
         self._policy: Policy = load_policy()
         self._runtimes: dict[str, RuntimeSpec] = {spec.digest: spec for spec in load_catalog(settings).runtimes}
+        self._models, self._monitor = models or {}, monitor
+        self._recorded = False
         self._running: dict[threading.Thread, Attempt] = {}
         self._failure: BaseException | None = None
 
@@ -113,7 +119,8 @@ class Loop:
     def _claim(self) -> bool:
         """Claim once; whether something was claimed, so that there may be more."""
         with self._database.session() as session:
-            claim = store.claim(session, self._host, among(self._jobs), only=self._only)
+            claim = store.claim(session, self._host_now(session), among(self._jobs), only=self._only)
+        self._recorded = True
         if claim is None:
             return False
         if claim.runtime not in self._runtimes:  # locked since this loop began, or of another catalogue
@@ -126,6 +133,14 @@ class Loop:
         self._running[thread] = attempt
         thread.start()
         return True
+
+    def _host_now(self, session: Session) -> HostView:
+        """The host, its devices in the places that the store has for them, without those that rest."""
+        if not self._recorded:
+            places = store.record_devices(session, self._host, self._models)
+            self._host = dataclasses.replace(self._host, devices=places)
+        resting = self._monitor.resting() if self._monitor is not None else frozenset()
+        return dataclasses.replace(self._host, out=resting)
 
     def _give_back(self, claim: Claim, reason: str) -> None:
         """Let others have what cannot be run here; given back often enough, it is given up, and says why."""
@@ -146,6 +161,7 @@ class Loop:
             catalogue=self._catalogue,
             policy=self._policy,
             listener=self._listener,
+            guard=Guard(claim.devices, self._host.name, self._database, self._monitor),
         )
 
     def _run(self, attempt: Attempt) -> None:
@@ -208,6 +224,7 @@ def run_embedded(
     stop: threading.Event,
     broker: Broker | None = None,
     jobs: frozenset[int] | None = None,
+    inventory: Inventory | None = None,
 ) -> None:
     """Work in this process until ``submission`` is done or ``stop`` is set; what is not done stays queued.
 
@@ -220,14 +237,18 @@ def run_embedded(
             view = store.submission(session, submission)
         return not (view.live if jobs is None else any(job.live for job in view.jobs if job.id in jobs))
 
-    loop = Loop(
-        settings,
-        database,
-        host=local_host(settings),
-        executor=executor,
-        broker=broker or LocalBroker(),
-        listener=listener,
-        only=submission,
-        jobs=jobs,
-    )
-    loop.run(stop, done, stopped="stopped by you")
+    inventory = inventory or find_inventory(settings)
+    with inventory.watched() as monitor:
+        loop = Loop(
+            settings,
+            database,
+            host=local_host(settings, inventory),
+            executor=executor,
+            broker=broker or LocalBroker(),
+            listener=listener,
+            only=submission,
+            jobs=jobs,
+            models=inventory.models,
+            monitor=monitor,
+        )
+        loop.run(stop, done, stopped="stopped by you")

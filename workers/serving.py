@@ -24,7 +24,7 @@ from service.reconcile import Reconciler
 from workers import events
 from workers.app import stopped
 from workers.fetch import Fetcher
-from workers.gpus import alive, local_host
+from workers.gpus import alive, find_inventory, local_host
 from workers.loop import Loop
 from workers.runtimes import Executor
 
@@ -91,36 +91,48 @@ def reconciling(settings: Settings, database: Database, broker: Publisher) -> It
 
 @contextlib.contextmanager
 def working(
-    settings: Settings, database: Database, broker: Broker, executor: Executor, tell: Publisher | None = None
+    settings: Settings,
+    database: Database,
+    broker: Broker,
+    executor: Executor,
+    tell: Publisher | None = None,
+    *,
+    gpus: bool = False,
 ) -> Iterator[None]:
     """A worker and a fetcher beside whatever runs in here; at the end what they held is given back.
 
-    ``broker`` wakes them; ``tell`` is told of what was planned, where others work too.
+    ``broker`` wakes them; ``tell`` is told of what was planned, where others work too. ``gpus``: whether the host's
+    GPUs are leased where the settings do not say. Raises NvmlBrokenError where they are to be and cannot.
     """
     stop = threading.Event()
+    inventory = find_inventory(settings, gpus=gpus)
     with contextlib.suppress(SQLAlchemyError), database.session() as session:
         store.reclaim(session, alive=alive)  # what a killed one held is free at once
-    loop = Loop(
-        settings,
-        database,
-        host=local_host(settings),
-        executor=executor,
-        broker=broker,
-        listener=told,
-        lasting=True,
-    )
-    fetcher = Fetcher(settings, database, broker, tell)
-    threads = [
-        threading.Thread(target=_lasting, args=(part.run, stop), name=type(part).__name__) for part in (loop, fetcher)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
+    with inventory.watched() as monitor:
+        loop = Loop(
+            settings,
+            database,
+            host=local_host(settings, inventory),
+            executor=executor,
+            broker=broker,
+            listener=told,
+            lasting=True,
+            models=inventory.models,
+            monitor=monitor,
+        )
+        fetcher = Fetcher(settings, database, broker, tell)
+        threads = [
+            threading.Thread(target=_lasting, args=(part.run, stop), name=type(part).__name__)
+            for part in (loop, fetcher)
+        ]
         for thread in threads:
-            thread.join()
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
 
 
 def _lasting(run: Callable[[threading.Event], None], stop: threading.Event) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel
 
 from service import catalog, store
-from service.api.access import READ, Reader, scoped
+from service.api.access import ADMIN, READ, Admin, Reader, scoped
+from service.api.forms import PLAIN, DeviceForm
 from service.api.problems import documented
 from service.api.state import state_of
 from service.claims import LEASE_S
+from service.store import DeviceView
 from service.store.sql import utcnow
 
 router = APIRouter(tags=["fleet"])
+Name = Annotated[str, Path(max_length=255, pattern=PLAIN, description="As /workers has it.")]
 
 
 class RuntimeEntry(BaseModel):
@@ -35,13 +39,13 @@ class RuntimeEntry(BaseModel):
 
 
 class Worker(BaseModel):
-    """A host: what it leases out, and whether it was seen within a lease's time.
+    """A host: its devices in their places, and whether it was seen within a lease's time.
 
     ``trusted_only``: code runs there without a container, so that it takes nothing that only a webhook asked for.
     """
 
     name: str
-    devices: int
+    devices: list[DeviceView]
     transports: list[str]
     trusted_only: bool
     seen_at: datetime
@@ -78,6 +82,13 @@ def workers(request: Request, _: Reader) -> list[Worker]:
     since = utcnow() - timedelta(seconds=LEASE_S)
     with state_of(request).database.read() as session:
         return [Worker(**vars(host), alive=host.seen_at >= since) for host in store.hosts(session)]
+
+
+@router.patch("/workers/{host}/devices/{device}", openapi_extra=scoped(ADMIN), responses=documented(401, 403, 404, 422))
+def set_device(host: Name, device: Name, form: DeviceForm, request: Request, _: Admin) -> DeviceView:
+    """Take a device out of service, or say that it is well again. What runs on it goes on."""
+    with state_of(request).database.session() as session:
+        return store.set_device(session, host, device, form.state, form.reason)
 
 
 @router.get("/channels", openapi_extra=scoped(READ), responses=documented(401))

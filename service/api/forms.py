@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from jobs.contract import MODES, SUITES, TRANSPORTS, WORLD_SIZES
+from service.models import DEVICE_STATES
 from service.order import Wanted
 
+PLAIN = r"^[^\x00]*$"
+"""A text that a database can hold."""
 Text = Annotated[str, Field(min_length=1, max_length=300)]
 Reason = Literal["manual", "nightly", "bisection"]
 Rule = dict[str, str | int]
@@ -91,6 +94,20 @@ class SubmissionForm(BaseModel):
             include=tuple(self.include),
             exclude=tuple(self.exclude),
         )
+
+
+class DeviceForm(BaseModel):
+    """How a person finds a device: ``sick`` needs a reason, and ``well`` lets it have jobs again."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"state": "well"}]})
+    state: Literal[DEVICE_STATES]  # type: ignore[valid-type]
+    reason: Annotated[str, Field(max_length=300, pattern=PLAIN)] = Field("", examples=["its fan is being replaced"])
+
+    @model_validator(mode="after")
+    def _has_a_reason(self) -> Self:
+        if self.state == "sick" and not self.reason.strip():
+            raise ValueError("a device that is taken out of service needs a reason")
+        return self
 
 
 class Pin(BaseModel):

@@ -9,11 +9,10 @@ from typing import Annotated, Generic, TypeVar
 from fastapi import Query
 from pydantic import BaseModel, StringConstraints
 
+from service.api.forms import PLAIN
 from service.api.problems import ApiError
 
 T = TypeVar("T")
-PLAIN = r"^[^\x00]*$"
-"""A text that a database can hold."""
 Plain = Annotated[str, StringConstraints(max_length=300, pattern=PLAIN)]
 LIMIT, MOST = 50, 500
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Entries per page.")]

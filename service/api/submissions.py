@@ -13,9 +13,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from jobs.contract import TRANSPORTS
 from service import store
 from service.api.access import ADMIN, READ, SUBMIT, Admin, Caller, Reader, Submitter, scoped
-from service.api.forms import Pin, SubmissionForm
+from service.api.forms import PLAIN, Pin, SubmissionForm
 from service.api.once import Key, accepted, once
-from service.api.paging import LIMIT, PLAIN, Cursor, Limit, Page, Plain, after, page
+from service.api.paging import LIMIT, Cursor, Limit, Page, Plain, after, page
 from service.api.problems import ApiError, documented
 from service.api.state import State, state_of
 from service.broker import announce

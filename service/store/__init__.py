@@ -13,6 +13,7 @@ from service.store.checkouts import checkout_part, keep_checkout
 from service.store.claim import beat, claim
 from service.store.deliveries import act_once, withdraw
 from service.store.detail import blob, case_infos, evidence, find_cell, find_cells
+from service.store.devices import quarantine, record_devices, set_device
 from service.store.exporting import export_all
 from service.store.held import cancel, finish, reclaim, release, requeue, start
 from service.store.history import history, imports, relatives
@@ -65,6 +66,7 @@ from service.store.views import (
     Claim,
     ClaimedJob,
     ControlRow,
+    DeviceView,
     HostView,
     JobView,
     JudgementView,
@@ -85,6 +87,7 @@ __all__ = [
     "Claim",
     "ClaimedJob",
     "ControlRow",
+    "DeviceView",
     "Expired",
     "HostView",
     "ImportRefusedError",
@@ -157,10 +160,12 @@ __all__ = [
     "policies",
     "posted_before",
     "progress",
+    "quarantine",
     "reclaim",
     "record_attempt_facts",
     "record_control",
     "record_control_set",
+    "record_devices",
     "relatives",
     "release",
     "remember_post",
@@ -170,6 +175,7 @@ __all__ = [
     "rerun_cells",
     "revoke_token",
     "runtimes_in_use",
+    "set_device",
     "settle_all",
     "stale_use",
     "start",

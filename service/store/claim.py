@@ -6,6 +6,7 @@ that the loop passes in.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -30,9 +31,10 @@ from service.models import (
     SubmissionJob,
 )
 from service.store.answered import answered
+from service.store.devices import lock_host, seen, sick_devices
 from service.store.held import reclaim
 from service.store.settle import settle_jobs
-from service.store.sql import insert_missing, lock, touched, utcnow
+from service.store.sql import touched, utcnow
 from service.store.trust import vouched
 from service.store.views import Claim, ClaimedJob
 
@@ -47,14 +49,16 @@ class _LostRaceError(Exception):
 def claim(
     session: Session, host: HostView, choose: Choose, now: datetime | None = None, *, only: int | None = None
 ) -> Claim | None:
-    """Claim what ``choose`` picks for ``host``, or nothing. Jobs whose lease ran out anywhere are queued again first.
+    """Claim what ``choose`` picks for ``host``, or nothing. Jobs whose lease ran out anywhere are queued again first,
+    and no device that is sick is chosen from.
 
     ``only`` limits the queue to the jobs that one submission waits for.
     """
     now = now or utcnow()
-    lock(session, f"host:{host.name}")
+    lock_host(session, host.name)
     reclaim(session, now)
-    host_id = _seen(session, host, now)
+    host_id = seen(session, host, now)
+    host = dataclasses.replace(host, out=host.out | sick_devices(session, host_id))
     queue = _queue(session, only, host, host_id, now)
     choice = choose(queue, host, _leases(session, host_id), now)
     _reserve(session, choice.reserve, host_id, now)
@@ -65,14 +69,6 @@ def claim(
             return _take(session, choice, host, host_id, now)
     except (_LostRaceError, sa.exc.IntegrityError):
         return None  # all or none: the savepoint took back what had been claimed already
-
-
-def _seen(session: Session, host: HostView, now: datetime) -> int:
-    values = {"devices": len(host.devices), "transports": list(host.transports), "trusted_only": host.trusted_only}
-    values["seen_at"] = now
-    insert_missing(session, Host, [{"name": host.name, **values}], ["name"])
-    touched(session, sa.update(Host).where(Host.name == host.name).values(**values))
-    return session.scalars(sa.select(Host.id).where(Host.name == host.name)).one()
 
 
 def _queue(session: Session, only: int | None, host: HostView, host_id: int, now: datetime) -> list[QueuedJob]:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.models import CaseVersion, Cell, Checkout, Host, Result, Runtime, Submission
+from service.store.devices import devices_of
 from service.store.read import asked_query, cell_query, cell_row, view_of
 from service.store.read import submission as read_submission
 from service.store.views import CellRow, HostView, RuntimeView, SubmissionView
@@ -54,7 +55,7 @@ def page_of_cells(
 def hosts(session: Session) -> list[HostView]:
     """Every host that ever looked for work, the one that did last first."""
     return [
-        HostView(row.name, row.devices, tuple(row.transports), row.trusted_only, row.seen_at)
+        HostView(row.name, devices_of(session, row.id), tuple(row.transports), row.trusted_only, row.seen_at)
         for row in session.scalars(sa.select(Host).order_by(Host.seen_at.desc(), Host.id))
         if row.transports
     ]

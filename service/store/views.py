@@ -127,14 +127,31 @@ class JobView:
 
 
 @dataclass(frozen=True)
+class DeviceView:
+    """A device of a host: a GPU by its UUID, or a CPU slot.
+
+    state  ``well``, or ``sick``: it gets no job until a person says that it is well
+    since  when it came into that state, and ``reason`` is why
+    jobs   what it is leased to
+    """
+
+    name: str
+    model: str
+    state: str
+    reason: str
+    since: datetime
+    jobs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class HostView:
-    """A host of the fleet as its last look for work left it: how many devices it leases out, and what runs on them.
+    """A host of the fleet as its last look for work left it: its devices in their places, and what can run there.
 
     ``trusted_only``: not what only a webhook asked for.
     """
 
     name: str
-    devices: int
+    devices: tuple[DeviceView, ...]
     transports: tuple[str, ...]
     trusted_only: bool
     seen_at: datetime

@@ -83,6 +83,24 @@ def test_enough_devices_that_are_no_block_wait_for_one() -> None:
     assert ids(choose([job(1, 4, priority=9), long], host, running, at(0))) == []
 
 
+def test_a_device_that_is_out_moves_no_other_and_is_waited_for_by_nobody() -> None:
+    host = replace(gpus(), out=frozenset({"GPU-here-3"}))
+    assert choose([job(1, 2)], host, [], at(0)).devices == host.devices[:2], "the whole half of a broken block"
+    assert choose([job(1, 4)], host, [], at(0)).devices == host.devices[4:]
+    assert choose([job(1, 1)], host, taken(host, 0, 1), at(0)).devices == host.devices[2:3]
+    assert choose([job(1, 8)], host, [], at(0)) == Choice(), "seven of eight: no 8-GPU job is kept for"
+    busy = taken(host, 4, until=90)
+    assert choose([job(1, 4)], host, busy, at(0)) == Choice(reserve=1)
+    assert ids(choose([job(1, 4, priority=9), job(2, 2, wall_s=91.0)], host, busy, at(0))) == []
+    assert ids(choose([job(1, 4, priority=9), job(2, 2, wall_s=90.0)], host, busy, at(0))) == [2]
+
+
+def test_slots_that_are_out_are_not_counted() -> None:
+    host = replace(slots(3), out=frozenset({"cpu:1"}))
+    assert choose([job(1, 8)], host, [], at(0)).devices == ("cpu:0", "cpu:2")
+    assert choose([job(1, 2)], replace(host, out=frozenset(host.devices)), [], at(0)) == Choice()
+
+
 def test_a_companion_makes_its_container_a_larger_aligned_block() -> None:
     host = gpus()
     small, large = job(1, 2, checkout=5), job(2, 4, checkout=5)
@@ -197,12 +215,15 @@ def _fits(host: HostView, need: int, free: Sequence[str]) -> bool:
     return any(set(host.devices[start : start + need]) <= set(free) for start in starts)
 
 
-@given(queue=QUEUE, ends=ENDS, count=st.integers(0, 8), shares=st.booleans())
-def test_every_choice_keeps_the_rules(queue: list[QueuedJob], ends: list[int], count: int, shares: bool) -> None:
-    host = replace(gpus(count), shares=shares)
+@given(queue=QUEUE, ends=ENDS, count=st.integers(0, 8), shares=st.booleans(), sick=st.sets(st.integers(0, 7)))
+def test_every_choice_keeps_the_rules(
+    queue: list[QueuedJob], ends: list[int], count: int, shares: bool, sick: set[int]
+) -> None:
+    host = replace(gpus(count), shares=shares, out=frozenset(f"GPU-here-{number}" for number in sick))
     held = leases(host, *ends)
     choice = choose(queue, host, held, at(0))
-    free = [device for device in host.devices if device not in {lease.device for lease in held}]
+    not_free = {lease.device for lease in held} | host.out
+    free = [device for device in host.devices if device not in not_free]
     # no overlap, no partial hold, one lease of the largest size
     assert set(choice.devices) <= set(free)
     needs = [host.demand(item) for item in choice.jobs]
@@ -223,6 +244,8 @@ def test_every_choice_keeps_the_rules(queue: list[QueuedJob], ends: list[int], c
     if choice.reserve is not None:
         (kept,) = [item for item in queue if item.id == choice.reserve]
         assert kept not in choice.jobs
+        well = [device for device in host.devices if device not in host.out]
+        assert _fits(host, host.demand(kept) or 0, well), "what can never start here is not waited for"
     # the same question gets the same answer, in whatever order it is asked
     assert choose(queue[::-1], host, held[::-1], at(0)) == choice
 

@@ -209,13 +209,17 @@ def check_engine(settings: Settings) -> Finding:
 
 
 def check_gpus(settings: Settings) -> Finding:
-    """NVIDIA GPUs, which nothing needs yet but NCCL."""
-    listed = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    gpus = (listed or "").strip().splitlines()
-    if gpus:
-        return Finding("GPUs", "ok", f"{len(gpus)}: {', '.join(dict.fromkeys(gpus))}")
+    """NVIDIA GPUs, which nothing needs but NCCL, as a worker would lease them."""
+    from workers.gpus.inventory import gpus_of
+    from workers.gpus.nvml import load
+
+    library = load()
+    found = None if library is None else gpus_of(library)
+    if found is not None and found.models:
+        kinds = ", ".join(dict.fromkeys(found.models.values()))
+        return Finding("GPUs", "ok", f"{len(found.models)}: {kinds}; driver {found.driver}")
     slots = plural(settings.slots, "CPU slot")
-    text = f"none that answers: cells run on the CPU over gloo, in {slots}"
+    text = f"none: cells run on the CPU over gloo, in {slots}"
     return Finding("GPUs", "warn", text, "none is needed; with an NVIDIA GPU, check that nvidia-smi lists it")
 
 

@@ -1,4 +1,4 @@
-"""The commands of those who keep the service: serve, token, db."""
+"""The commands of those who keep the service: serve, token, db, workers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from workers.cli.console import Group
 
 token = typer.Typer(help="Bearer tokens for the interface: create, list, revoke.", no_args_is_help=True, cls=Group)
 database = typer.Typer(help="The database's schema.", no_args_is_help=True, cls=Group)
+workers = typer.Typer(help="The hosts of a fleet and their devices: list, well, sick.", no_args_is_help=True, cls=Group)
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +19,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     app.add_typer(token, name="token")
     app.add_typer(database, name="db")
+    app.add_typer(workers, name="workers")
 
 
 def serve(
@@ -182,3 +184,36 @@ def db_upgrade() -> None:
     from workers.cli import serving as command
 
     raise typer.Exit(command.db_upgrade())
+
+
+Host = Annotated[str, typer.Argument(metavar="HOST", help="As `workers list` shows it.")]
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="A GPU's UUID, or enough of its beginning.")]
+
+
+@workers.command("list")
+def workers_list(server: Address = None) -> None:
+    """List the hosts with their devices: how each is, since when and why, and what runs on it."""
+    from workers.cli import remote as command
+
+    raise typer.Exit(command.list_workers(command.Server(server)))
+
+
+@workers.command("well")
+def workers_well(host: Host, device: Device, server: Address = None) -> None:
+    """Let a device have jobs again."""
+    from workers.cli import remote as command
+
+    raise typer.Exit(command.set_device(host, device, "well", "", command.Server(server)))
+
+
+@workers.command("sick")
+def workers_sick(
+    host: Host,
+    device: Device,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for whoever finds it so.")],
+    server: Address = None,
+) -> None:
+    """Give a device no more jobs; what runs on it goes on."""
+    from workers.cli import remote as command
+
+    raise typer.Exit(command.set_device(host, device, "sick", reason, command.Server(server)))

@@ -1,4 +1,4 @@
-"""``gradmatrix submit``, ``cancel`` and ``rerun``: what is asked of a service, here or elsewhere."""
+"""``gradmatrix submit``, ``cancel``, ``rerun`` and ``workers``: what is asked of a service, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.text import Text
 
 from service.config import load_settings
 from service.errors import UsageError
@@ -16,7 +18,7 @@ from workers.cli.run import Asked, Shown
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.store.views import SubmissionView
+    from service.store.views import DeviceView, SubmissionView
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,46 @@ def _number(text: str, letter: str) -> int:
     if not digits.isdecimal() or int(digits) == 0:
         raise UsageError(f"{text!r} is no number of one: submissions are s1, s2, …, jobs j1, j2, …, and cells 1, 2, …")
     return int(digits)
+
+
+def list_workers(server: Server) -> int:
+    """A line for every host, and one for each of its devices."""
+    with _client(server) as client:
+        found = client.workers()
+    out = console()
+    if not found:
+        out.print("no host has looked for work yet: gradmatrix worker, on each of them, does")
+    for one in found:
+        seen = f"{inert(one.name)}: seen at {one.seen_at:%Y-%m-%d %H:%M}, runs {', '.join(one.transports)}"
+        show(out, [Text(seen), *map(_device, one.devices)])
+    return OK
+
+
+def _device(one: DeviceView) -> Text:
+    said = f"{one.state} since {one.since:%Y-%m-%d %H:%M}" + (f": {one.reason}" if one.reason else "")
+    jobs = ", ".join(f"j{job}" for job in one.jobs)
+    return Text(inert("  " + "  ".join(filter(None, (one.name, one.model, said, jobs)))))
+
+
+def set_device(host: str, text: str, state: Literal["well", "sick"], reason: str, server: Server) -> int:
+    """Say how a device is that is named by the beginning of its name."""
+    from pydantic import ValidationError
+
+    from service.api.forms import DeviceForm
+
+    try:
+        form = DeviceForm(state=state, reason=reason)
+    except ValidationError as error:
+        raise UsageError(error.errors()[0]["msg"]) from None
+    with _client(server) as client:
+        there = [device.name for one in client.workers() if one.name == host for device in one.devices]
+        fitting = [name for name in there if name == text] or [name for name in there if name.startswith(text)]
+        if len(fitting) != 1:
+            known = f"it has {', '.join(there)}" if there else "`gradmatrix workers list` shows what there is"
+            raise UsageError(f"{text!r} is not one device of host {host!r}: {known}")
+        view = client.set_device(host, fitting[0], form)
+    console().print(f"{host} {view.name}: {view.state}" + (f", {view.reason}" * bool(view.reason)), soft_wrap=True)
+    return OK
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from service.claims import PRIORITIES
 from service.config import Settings, load_settings
 from service.errors import UsageError
-from service.words import human_bytes
+from service.words import human_bytes, plural
 from workers.cli.console import INCOMPLETE, console, show_error
 from workers.cli.progress import Watcher, watcher
 from workers.runtimes import RuntimeBuildError
@@ -123,7 +123,12 @@ def check_order(asked: Asked, settings: Settings) -> Order:
 
     axes = ("subjects", "torch", "world_sizes", "transports", "modes", "cases", "suite")
     wanted = Wanted(**{name: getattr(asked, name) for name in axes})
-    return check(wanted, settings, local_host(settings).transports)
+    host = local_host(settings)
+    order = check(wanted, settings, host.transports)
+    if not host.shares and (larger := [size for size in order.world_sizes if size > len(host.devices)]):
+        there = plural(len(host.devices), "GPU")
+        raise UsageError(f"this host has {there}: no world size of {', '.join(map(str, larger))} can run on it")
+    return order
 
 
 def submitted(asked: Asked, order: Order, settings: Settings, database: Database, watch: Watcher) -> SubmissionView:

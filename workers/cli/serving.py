@@ -83,7 +83,7 @@ def worker() -> int:
     logs.set_up(settings.log)
     broker = LocalBroker()
     try:
-        with serving.working(settings, database, broker, VenvExecutor(settings), publisher(settings)):
+        with serving.working(settings, database, broker, VenvExecutor(settings), publisher(settings), gpus=True):
             console(stderr=True).print("gradmatrix worker: looking for work", soft_wrap=True)
             listen(settings, broker)
     finally:

@@ -9,7 +9,7 @@ way of doing so is an :class:`Executor`::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -48,6 +48,9 @@ class Process(Protocol):
     timed_out: bool
     """Whether its wall limit ended it."""
 
+    def pids(self) -> frozenset[int]:
+        """The processes of it that run, by the numbers that this host gives them; none once it has ended."""
+
     def stderr_tail(self) -> str:
         """The end of what it wrote to standard error."""
 
@@ -74,5 +77,8 @@ class Executor(Protocol):
         May be called from several threads. What ``progress`` raises ends the build, and nothing of it is left.
         """
 
-    def start(self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float) -> Process:
-        """Start ``jobs`` in a built runtime, in the empty folder ``workdir``; killed after ``wall_s`` seconds."""
+    def start(self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float, devices: Sequence[str] = ()) -> Process:
+        """Start ``jobs`` in a built runtime, in the empty folder ``workdir``; killed after ``wall_s`` seconds.
+
+        Of this host's GPUs it sees those in ``devices`` and no others.
+        """

@@ -82,6 +82,11 @@ class JobProcess:
         self.timed_out = self._popen.poll() is None
         self.kill()
 
+    def pids(self) -> frozenset[int]:
+        """Its processes that run."""
+        found = _members(_processes(), leader=self._leader, mark=self.mark)
+        return frozenset(process.pid for process in found if not process.dead)
+
     def stderr_tail(self) -> str:
         """The end of what it wrote to standard error, complete once it has ended."""
         if self._popen.poll() is not None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from service import catalog
 from service.catalog import RuntimeSpec
+from service.claims import SLOT
 from service.config import Settings
 from workers.runtimes import NotEnoughDiskError, Progress, RuntimeBuildError, disk, inventory
 from workers.runtimes.guard import Guard
@@ -97,6 +98,7 @@ class VenvExecutor:
         Of several builders of one runtime one builds and the others wait. Builds of several runtimes in threads of one
         process count on the disk what the others will still write, and wait for them where there is no room for all.
         """
+        sweep_orphans()  # now, so that a job that nobody waits for any more holds no GPU when the next one is to start
         if self.ready(runtime):
             return False
         with self._guard(runtime) as guard:
@@ -106,11 +108,8 @@ class VenvExecutor:
             self._build(runtime, guard, progress)
             return True
 
-    def start(
-        self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float, extra: Mapping[str, str] | None = None
-    ) -> JobProcess:
-        """Start a job; ``extra`` are further environment variables, such as the GPUs it may see."""
-        sweep_orphans()
+    def start(self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float, devices: Sequence[str] = ()) -> JobProcess:
+        """Start a job. CUDA numbers the GPUs that it sees in the order of ``devices``; of slots it sees none."""
         guard = self._guard(runtime)
         try:
             guard.wait(shared=True)
@@ -119,7 +118,8 @@ class VenvExecutor:
                     f"runtime {runtime.name} is not built; `gradmatrix runtimes build {runtime.name}` builds it"
                 )
             command = [str(self.python(runtime)), "-I", str(_BOOTSTRAP)]
-            return JobProcess(command, workdir=workdir, wall_s=wall_s, extra=extra, on_end=guard.close)
+            seen = {"CUDA_VISIBLE_DEVICES": ",".join(name for name in devices if not name.startswith(SLOT))}
+            return JobProcess(command, workdir=workdir, wall_s=wall_s, extra=seen, on_end=guard.close)
         except BaseException:
             guard.close()
             raise

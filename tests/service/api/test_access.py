@@ -16,9 +16,13 @@ from tests.service.api.conftest import Api, api_over
 from tests.support.github import SECRET, GitHub
 
 ROLES = (None, *SCOPES)
-PARTS = {"submission": 1, "cell": 1, "job": 1, "subject": "deepspeed"}
+PARTS = {"submission": 1, "cell": 1, "job": 1, "subject": "deepspeed", "host": "here", "device": "cpu:0"}
 """What stands in a path."""
-BODIES: dict[str, Any] = {"submit": {"subjects": ["deepspeed==0.18.3"], "torch": ["2.11.0"]}, "pin": {"pinned": True}}
+BODIES: dict[str, Any] = {
+    "submit": {"subjects": ["deepspeed==0.18.3"], "torch": ["2.11.0"]},
+    "pin": {"pinned": True},
+    "set_device": {"state": "well"},
+}
 SIGNED = "signature"
 """The scope of a route that believes neither a token nor the machine, but a signature: its own tests have more."""
 FOREIGN: tuple[dict[str, str], ...] = (

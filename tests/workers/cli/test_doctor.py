@@ -4,13 +4,16 @@ import os
 import sqlite3
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from service.config import Settings
 from service.db import journal_mode
+from tests.support.nvml import FakeNvml, machine
 from tests.workers.cli.conftest import Gradmatrix
 from workers.cli import doctor
 from workers.cli.doctor import CHECKS, Finding, examine, lines
+from workers.gpus.nvml import load
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def script(folder: Path, name: str, text: str) -> None:
 
 
 def test_nothing_installed_is_a_warning_each_with_its_remedy(settings: Settings, bare_path: Path) -> None:
-    for check in (doctor.check_compiler, doctor.check_git, doctor.check_engine, doctor.check_gpus):
+    for check in (doctor.check_compiler, doctor.check_git, doctor.check_engine):
         finding = check(settings)
         assert finding.status == "warn"
         assert finding.remedy
@@ -64,9 +67,24 @@ def test_an_engine_that_does_not_answer_is_told_from_none(settings: Settings, ba
     assert doctor.check_engine(settings) == Finding("container engine", "ok", "docker 24.0.7")
 
 
-def test_gpus_are_counted_and_named_inertly(settings: Settings, bare_path: Path) -> None:
-    script(bare_path, "nvidia-smi", "printf 'NVIDIA H200\\nNVIDIA H200\\n'")
-    assert doctor.check_gpus(settings) == Finding("GPUs", "ok", "2: NVIDIA H200")
+def test_gpus_are_counted_and_named_as_a_worker_would_lease_them(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.gpus.nvml.load", lambda: machine(2))
+    assert doctor.check_gpus(settings) == Finding("GPUs", "ok", "2: NVIDIA H200; driver 570.0")
+    for nothing in (FakeNvml(), None):
+        monkeypatch.setattr("workers.gpus.nvml.load", lambda nothing=nothing: nothing)
+        finding = doctor.check_gpus(settings)
+        assert finding.status == "warn"
+        assert finding.remedy
+
+
+def test_a_driver_that_does_not_work_is_a_failure(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    monkeypatch.setattr("workers.gpus.nvml.load", lambda: load(broken))
+    (finding,) = (one for one in examine(settings) if one.name == "GPUs")
+    assert finding.status == "fail"
+    assert "does not work: Driver Not Loaded" in finding.text
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -16,6 +17,7 @@ from service.api.state import State
 from service.verdicts import Verdict
 from tests.service.api.conftest import Api, api, database, migrated  # noqa: F401 - fixtures
 from tests.support.serving import served
+from tests.support.stored import at, host
 from tests.support.trees import git
 from tests.workers.cli.conftest import Gradmatrix
 from workers.fetch import Fetcher
@@ -116,6 +118,33 @@ def test_bad_input_is_one_error(gradmatrix: Gradmatrix, there: Api, words: tuple
     status, out, err = gradmatrix(*words)
     assert (status, out) == (2, "")
     assert said in err
+
+
+def test_devices_are_listed_and_put_back_into_service(
+    gradmatrix: Gradmatrix,
+    there: Api,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert gradmatrix("workers", "list")[1].startswith("no host has looked for work yet")
+    here = dataclasses.replace(host(), devices=("GPU-aa1", "GPU-ab2"), shares=False, transports=("nccl",))
+    with there.world.db.session() as session:
+        store.record_devices(session, here, {"GPU-aa1": "NVIDIA H200"}, at(0))
+        store.quarantine(session, "here", {"GPU-ab2": "reported Xid 79"}, at(60))
+    assert gradmatrix("workers", "list")[1].splitlines() == [
+        "here: seen at 2026-01-01 00:00, runs nccl",
+        "  GPU-aa1  NVIDIA H200  well since 2026-01-01 00:00",
+        "  GPU-ab2  sick since 2026-01-01 00:01: reported Xid 79",
+    ]
+    assert "needs scope admin" in gradmatrix("workers", "well", "here", "GPU-ab2")[2]
+    monkeypatch.setenv("GRADMATRIX_TOKEN", there.secrets["admin"])
+    assert gradmatrix("workers", "well", "here", "GPU-ab")[:2] == (0, "here GPU-ab2: well\n")
+    said = (0, "here GPU-aa1: sick, new fan\n")
+    assert gradmatrix("workers", "sick", "here", "GPU-aa1", "--reason", "new fan")[:2] == said
+    assert (
+        "is not one device of host 'here': it has GPU-aa1, GPU-ab2" in gradmatrix("workers", "well", "here", "GPU-a")[2]
+    )
+    assert "`gradmatrix workers list` shows" in gradmatrix("workers", "well", "there", "GPU-aa1")[2]
+    assert "needs a reason" in gradmatrix("workers", "sick", "here", "GPU-aa1", "--reason", " ")[2]
 
 
 def test_a_service_that_is_not_there(gradmatrix: Gradmatrix, monkeypatch: pytest.MonkeyPatch) -> None:

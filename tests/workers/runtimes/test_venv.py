@@ -367,3 +367,17 @@ def test_a_job_runs_in_its_runtime_and_holds_it(bench: Bench, tmp_path: Path) ->
             assert not guard.take(), "a running job keeps its runtime from being removed"
     with Guard(lock_path(bench.executor.root, key(bench.spec()))) as guard:
         assert guard.take()
+
+
+@pytest.mark.parametrize(
+    ("devices", "seen"), [(("GPU-b", "GPU-a"), b"GPU-b,GPU-a"), (("cpu:0", "cpu:1"), b""), ((), b"")]
+)
+def test_a_job_sees_the_gpus_that_it_leased_and_no_others(
+    bench: Bench, tmp_path: Path, devices: tuple[str, ...], seen: bytes
+) -> None:
+    bench.executor.ensure(bench.spec(), bench.progress)
+    with bench.executor.start(bench.spec(), workdir=tmp_path, wall_s=60, devices=devices) as process:
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        assert [line for line in environment if line.startswith(b"CUDA")] == [b"CUDA_VISIBLE_DEVICES=" + seen]
+        assert process.pid in process.pids()
+    assert process.pids() == frozenset()

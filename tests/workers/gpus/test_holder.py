@@ -5,16 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service.config import Settings
-from workers.gpus import CpuSlots, alive, local_host, this_process
-
-
-def test_a_host_without_gpus_offers_its_slots(tmp_path: Path) -> None:
-    host = local_host(Settings(home=tmp_path, cpu_slots=3))
-    assert host.devices == ("cpu:0", "cpu:1", "cpu:2")
-    assert host.shares and "nccl" not in host.transports
-    assert host.wall_cap_s == Settings(home=tmp_path).deadlines.attempt_s
-    assert local_host(Settings(home=tmp_path), CpuSlots(1)).devices == ("cpu:0",)
+from workers.gpus import alive, this_process
 
 
 def test_this_process_lives_until_it_ends() -> None:
