@@ -38,6 +38,12 @@ from service.store.sql import touched, utcnow
 from service.store.trust import vouched
 from service.store.views import Claim, ClaimedJob
 
+COLUMNS = (
+    *(Job.id, Job.checkout_id, Job.runtime_id, Job.transport, Job.world_size, Job.priority, Job.queued_at, Job.wall_s),
+    *(Host.name, Job.reserved_until),
+)
+"""What QueuedJob has, in its order: the whole queue is read at every look."""
+FIELDS = tuple(field.name for field in dataclasses.fields(QueuedJob))
 ELSEWHERE_S = 60.0
 """For how long a job that failed on a host is left to the others."""
 
@@ -84,30 +90,16 @@ def _queue(session: Session, only: int | None, host: HostView, host_id: int, now
     )
     others = sa.exists().where(Host.id != host_id, Host.seen_at > now - timedelta(seconds=LEASE_S))
     query = (
-        sa.select(Job, Host.name)
+        sa.select(*COLUMNS)
         .outerjoin(Host, Host.id == Job.reserved_host_id)
-        .where(Job.state == "queued", ~sa.and_(failed_here, others))
+        .where(Job.state == "queued", Job.transport.in_(host.transports), ~sa.and_(failed_here, others))
         .order_by(Job.priority.desc(), Job.queued_at, Job.id)
     )
     if host.trusted_only:
         query = query.where(vouched())
     if only is not None:
         query = query.join(SubmissionJob, SubmissionJob.job_id == Job.id).where(SubmissionJob.submission_id == only)
-    return [
-        QueuedJob(
-            id=job.id,
-            checkout=job.checkout_id,
-            runtime=job.runtime_id,
-            transport=job.transport,
-            world_size=job.world_size,
-            priority=job.priority,
-            queued_at=job.queued_at,
-            wall_s=job.wall_s,
-            reserved_for=reserved,
-            reserved_until=job.reserved_until,
-        )
-        for job, reserved in session.execute(query)
-    ]
+    return [QueuedJob(**dict(zip(FIELDS, row, strict=True))) for row in session.execute(query)]
 
 
 def _leases(session: Session, host_id: int) -> list[LeaseView]:
