@@ -141,6 +141,9 @@ class Attempt:
             if fault := self._devices.fault():
                 self.stop(fault)  # nothing has run yet: given back, and no failure of the job's
             problem = fault or self._run_container()
+        except StaleFence as error:  # cancelled, or claimed anew: told by what could not be stored, before the beat
+            problem = str(error)
+            self.stop(problem)
         except Exception as error:
             problem = str(error) or type(error).__name__
             raise
@@ -406,19 +409,20 @@ class Attempt:
         with suppress(StaleFence):
             for answer in () if fault else job.held:
                 answer()
+        held = job.claimed
         with suppress(StaleFence), self._database.session() as session:
-            held = job.claimed
             store.record_attempt_facts(session, job=held.job, fence=held.fence, attempt=held.attempt, facts=self._facts)
+        with suppress(StaleFence), self._database.session() as session:  # of a cancelled job only this is still taken
             # A job that has begun on faulty devices has failed there; one that has not is only given back.
             leave = store.requeue if fault and job.began else store.release if self._reason else store.finish
             # Who stopped it knows why: that its process then ended is no news.
             why = fault or self._reason or reason
-            state = leave(session, job.claimed.job, job.claimed.fence, why)
+            state = leave(session, held.job, held.fence, why)
             seconds = time.monotonic() - job.began if job.began else 0.0
             stopped = self._reason if state != "done" else ""
             outcome = stopped or (f"{state}: {reason}" if reason else state)
-            with bound(**job.claimed.ids):
-                self._listener(events.JobDone(job.claimed.job, seconds, outcome))
+            with bound(**held.ids):
+                self._listener(events.JobDone(held.job, seconds, outcome))
 
     def _leave(self, problem: str) -> None:
         for job in self._jobs.values():

@@ -30,6 +30,7 @@ class Scripted:
         """One script per container, in the order in which they start; the last one goes on for all others."""
         self.scripts = list(scripts)
         self.started: list[tuple[str, ...]] = []
+        self.played: list[Played] = []
 
     def ensure(self, runtime: RuntimeSpec, progress: Progress) -> bool:
         return False
@@ -37,7 +38,8 @@ class Scripted:
     def start(self, runtime: RuntimeSpec, *, workdir: Path, wall_s: float, devices: Sequence[str] = ()) -> Played:
         self.started.append(tuple(devices))
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
-        return Played(script, tuple(devices))
+        self.played.append(Played(script, tuple(devices)))
+        return self.played[-1]
 
 
 class Played:
@@ -72,6 +74,11 @@ class Played:
             if self._killed.is_set():
                 return False
         return bool(self._in.readline())
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was told to end."""
+        return self._killed.is_set()
 
     def pids(self) -> frozenset[int]:
         return frozenset({PID} if self._thread.is_alive() and not self._killed.is_set() else ())
