@@ -29,6 +29,9 @@ HEAD = "0005"
 """The newest migration. Stated here too, so that a database that is up to date needs no migration library to open."""
 CONNECTION = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5}
 """A server that is gone without a word is noticed before a lease runs out: seconds, and one in milliseconds."""
+IDLE_S = 30
+"""How long a transaction that writes may say nothing. One that froze in it holds rows that others have to pass, to take
+over what it held; the server ends it before a lease runs out."""
 MIGRATION_LOCK = 0x67726164
 """The advisory lock under which one process at a time migrates a PostgreSQL database."""
 
@@ -112,6 +115,8 @@ def create_engine(url: sa.URL, **options: Any) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _on_connect)
         event.listen(engine, "begin", _on_begin)
+    elif engine.dialect.name == "postgresql":
+        event.listen(engine, "begin", _on_begin_at_a_server)
     return engine
 
 
@@ -127,6 +132,11 @@ def _on_begin(connection: sa.Connection) -> None:
     writes = connection.get_execution_options().get("gradmatrix") != "read"
     connection.exec_driver_sql(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _on_begin_at_a_server(connection: sa.Connection) -> None:
+    if connection.get_execution_options().get("gradmatrix") == "write":
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'")
 
 
 def _set_journal(engine: sa.Engine) -> None:

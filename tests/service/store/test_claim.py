@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -212,6 +213,43 @@ def test_a_crash_after_the_last_cell_needs_no_further_claim(world: World) -> Non
         assert store.reclaim(session, at(1), lambda holder: False) == []
     assert world.view(view.id).state == "done"
     assert world.claim(1) is None
+
+
+def test_of_two_that_take_a_job_from_a_dead_holder_at_once_one_does(world: World) -> None:
+    """The second waits for the job's row, and then finds an attempt that it had read as running before."""
+    world.submit(["a"])
+    world.claimed()
+    again: list[list[int]] = []
+
+    def reclaim() -> None:
+        with world.db.session() as session:
+            again.append(store.reclaim(session, at(LEASE_S + 1)))
+
+    second = threading.Thread(target=reclaim)
+    with world.db.session() as session:
+        again.append(store.reclaim(session, at(LEASE_S + 1)))
+        second.start()
+        if world.db.engine.dialect.name == "postgresql":  # SQLite lets nobody begin meanwhile
+            deadline = time.monotonic() + 30
+            blocked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            while not session.scalar(blocked):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+    second.join()
+    assert again == [[1], []]
+
+
+def test_who_freezes_inside_a_transaction_keeps_nobody_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if world.db.engine.dialect.name == "sqlite":
+        pytest.skip("one process has the file, and its threads freeze together")
+    monkeypatch.setattr("service.db.IDLE_S", 1)
+    world.submit(["a"])
+    (job,) = world.claimed().jobs
+    with pytest.raises(sa.exc.DBAPIError), world.db.session() as frozen:
+        store.start(frozen, job.job, job.fence, at(1))
+        with world.db.session() as session:
+            assert store.reclaim(session, at(LEASE_S + 1)) == [job.job]
+        store.finish(frozen, job.job, job.fence, now=at(LEASE_S + 2))
 
 
 @pytest.mark.parametrize(("alive", "reclaimed"), [(True, False), (None, False), (False, True)])
