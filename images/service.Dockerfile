@@ -4,7 +4,7 @@ ARG BASE_IMAGE=python:3.11-slim-bookworm
 FROM ${BASE_IMAGE}
 
 # g++ is for inductor; python3-venv only where Python is the distribution's own.
-RUN if ! command -v git g++ >/dev/null || ! python3 -c 'import ensurepip, venv'; then \
+RUN if ! command -v git >/dev/null || ! command -v g++ >/dev/null || ! python3 -c 'import ensurepip, venv'; then \
       apt-get update \
       && apt-get install --yes --no-install-recommends ca-certificates git g++ $(test -e /usr/bin/python3 && echo python3-venv) \
       && rm -rf /var/lib/apt/lists/*; \

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 TASK = "gradmatrix.hint"
 QUEUE = "hints"
+PATIENCE_S = 0.5
+"""How long somebody who has posted waits for Redis: a hint saves seconds, and may not cost any."""
+DOWN_S = 5.0
 EXPIRES_S = 60
 """A worker that comes late looks by itself."""
 log = logging.getLogger(__name__)
@@ -70,10 +74,20 @@ class CeleryBroker:
     """A hint to every worker of a fleet: a Celery message that all of them get. Raises BrokerDownError."""
 
     def __init__(self, url: str) -> None:
-        self._app = celery_app(url)
+        self._app = celery_app(url, patience_s=PATIENCE_S)
+        self._down_until = 0.0
 
     def publish(self) -> None:
-        """Say that there is work."""
+        """Say that there is work. Where it did not go through it is not tried again for some seconds."""
+        if time.monotonic() < self._down_until:
+            raise BrokerDownError("it was away a moment ago")
+        try:
+            self._publish()
+        except BrokerDownError:
+            self._down_until = time.monotonic() + DOWN_S
+            raise
+
+    def _publish(self) -> None:
         from celery.utils import uuid
         from kombu import Exchange
         from kombu.exceptions import OperationalError
@@ -95,8 +109,11 @@ class BrokerDownError(Exception):
     """The broker cannot be reached. Nothing is lost: the hint stays in the outbox, and workers look by themselves."""
 
 
-def celery_app(url: str) -> Celery:
-    """The Celery application of publishers and workers alike: one queue, of which every worker has a copy."""
+def celery_app(url: str, patience_s: float = 5.0) -> Celery:
+    """The Celery application of publishers and workers alike: one queue, of which every worker has a copy.
+
+    ``patience_s`` is how long it waits for a word of Redis.
+    """
     from celery import Celery
     from kombu.common import Broadcast
 
@@ -108,7 +125,11 @@ def celery_app(url: str) -> Celery:
         task_ignore_result=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 2, "max_retries": 1},
+        broker_transport_options={
+            "socket_timeout": patience_s,
+            "socket_connect_timeout": min(patience_s, 2.0),
+            "max_retries": 1,
+        },
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
         worker_cancel_long_running_tasks_on_connection_loss=True,
@@ -125,10 +146,11 @@ def publisher(settings: Settings) -> Publisher:
 def announce(database: Database, broker: Publisher) -> bool:
     """Send what the outbox holds; whether all of it is sent. What is not stays for the reconciler, or the next call."""
     try:
-        with database.session() as session:
+        with database.read() as session:
             waiting = store.hints(session)
-            if waiting:
-                broker.publish()
+        if waiting:
+            broker.publish()  # in no transaction: a broker that hangs must not make others wait for rows
+            with database.session() as session:
                 store.drop_hints(session, [number for number, _ in waiting])
     except (BrokerDownError, SQLAlchemyError) as error:
         log.warning("a hint could not be sent; workers look by themselves within seconds: %s", error)

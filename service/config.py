@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 import tomllib
 import urllib.parse
 from collections.abc import Iterable, Mapping
@@ -123,6 +124,7 @@ class Settings(BaseSettings):
     home                where checkouts, runtimes, the package cache and the database lie
     catalog             the catalogue of runtimes
     database_url        the database of a fleet, postgresql+psycopg://…; without one it is a file in home
+    host                the name under which this host claims; without one the machine's own
     listen              the address that the service listens on, HOST:PORT; port 0 is any that is free
     public_reading      whether results may be read without a token
     broker_url          Redis, for a fleet: redis://HOST:PORT/0; without one only workers in the process are told
@@ -154,6 +156,7 @@ class Settings(BaseSettings):
     home: AbsolutePath = Field(default_factory=_default_home)
     catalog: AbsolutePath = Field(default_factory=_default_catalog)
     database_url: DatabaseUrl | None = None
+    host: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,255}$")] | None = None
     listen: Annotated[str, AfterValidator(listen_address)] = "127.0.0.1:8470"
     public_reading: bool = False
     broker_url: Annotated[str, Field(pattern=r"^redis(s|\+socket)?://\S+$")] | None = None
@@ -183,6 +186,11 @@ class Settings(BaseSettings):
     def slots(self) -> int:
         """CPU slots of this host, with 0 replaced by what it means."""
         return self.cpu_slots or os.cpu_count() or 1
+
+    @property
+    def host_name(self) -> str:
+        """What this host is called: a container's own name changes whenever it is made anew."""
+        return self.host or socket.gethostname()
 
     @property
     def allowed_repositories(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ On the straight line this stands in ``service.api`` and in the command line, bef
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -62,6 +63,12 @@ class Order:
     include: tuple[Rule, ...] = ()
     exclude: tuple[Rule, ...] = ()
     globs: tuple[str, ...] = ()
+
+    @property
+    def at_most(self) -> int:
+        """How many cells it can be, if every case ran everywhere."""
+        axes = (self.subjects, self.runtimes, self.transports, self.world_sizes, self.cases, self.modes)
+        return math.prod(map(len, axes))
 
     def plan(self, checkouts: Sequence[Checkout], runtimes: Sequence[RuntimeSpec]) -> Plan:
         """The cells, once the subjects are found and the runtimes locked. Raises UsageError where none is left, be it

@@ -72,9 +72,9 @@ class Reconciler:
         """Once in a while: remove what is too old, a batch in each transaction, or say only what is."""
         if self._retained is not None and now - self._retained < RETENTION_EVERY:
             return {}
-        self._retained = now
         if self._retention.apply:
             removed = apply_retention(self._database, self._retention, now)
+            self._retained = now
             return {f"{what}_removed": number for what, number in removed.items()}
         with self._database.read() as session:
             found = store.expired(session, self._retention, now)
@@ -82,6 +82,7 @@ class Reconciler:
             if each.number:
                 said = "%d %s are older than they are kept, %d bytes: retention.apply is off"
                 log.info(said, each.number, what, each.size)
+        self._retained = now
         return {}
 
     def _in_transaction(self, act: Callable[[Session], int]) -> int:
@@ -110,7 +111,9 @@ def acts(database: Database) -> bool:
     if database.engine.dialect.name != "postgresql":
         return True
     held = sa.text(
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND classid = 0 AND objid = :lock"
+        "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database "
+        "WHERE datname = current_database() AND locktype = 'advisory' "
+        "AND objsubid = 1 AND classid = 0 AND objid = :lock"
     )
     with database.read() as session:
         return bool(session.scalar(held, {"lock": LOCK}))

@@ -396,7 +396,7 @@ class Attempt:
     def _fault(self) -> str:
         """What is wrong with the devices while the container runs, or when it has ended."""
         process = self._process
-        return "" if process is None or not self._devices.watches else self._devices.fault(process.pids())
+        return "" if process is None or not self._devices.watches else self._devices.fault(process.pids)
 
     def _finish(self, job: _Job, reason: str) -> None:
         """End the job: complete, or given back to the queue."""

@@ -90,12 +90,13 @@ class Fetcher:
     def _resolve(self, task: Resolving, report: Progress) -> None:
         wanted = Wanted.from_json(task.request["wanted"])
         order = check(wanted, self._settings, wanted.transports)
+        if order.at_most > 10 * self._settings.cells_max:  # so many that counting them would take long
+            raise UsageError(f"that may be {order.at_most} cells, {self._too_many()}")
         checkouts = [resolve(subject, self._settings, report) for subject in order.subjects]
         runtimes = ensure_locked(order.runtimes, self._settings, report)
         planned = order.plan(checkouts, runtimes)
         if planned.cells > self._settings.cells_max:
-            most = f"this service takes {self._settings.cells_max} at most (cells_max)"
-            raise UsageError(f"that is {planned.cells} cells, and {most}: ask for fewer versions, world sizes or cases")
+            raise UsageError(f"that is {planned.cells} cells, {self._too_many()}")
         if self._settings.database_url:
             # Before anybody may claim a job of it, and in transactions of its own: it may take a while.
             for checkout in checkouts:
@@ -113,6 +114,10 @@ class Fetcher:
             )
         log.info("resolved: %d cells of %s", planned.cells, ", ".join(checkout.label for checkout in checkouts))
         announce(self._database, self._tell)
+
+    def _too_many(self) -> str:
+        most = f"and this service takes {self._settings.cells_max} at most (cells_max)"
+        return f"{most}: ask for fewer versions, world sizes or cases"
 
 
 class _Reporting:

@@ -169,6 +169,8 @@ def rerun(submission: Id, request: Request, response: Response, who: Submitter, 
             raise ApiError(409, f"submission {submission} was not made here: ask for it anew")
         if before.state == "held":
             raise ApiError(409, f"submission {submission} waits for an approval, and so would the same once more")
+        if not store.was_let_go(session, submission):
+            raise ApiError(409, f"submission {submission} was never approved: ask for its commit, if you vouch for it")
         refuse_folders(Wanted.from_json(before.request["wanted"]), state, who)
         asked: dict[str, Any] = {**before.request, "rerun": True}
         make = partial(store.open_submission, session, requester=who.name, reason="manual")

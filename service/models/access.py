@@ -42,7 +42,10 @@ class IdempotencyKey(Base):
 
 
 class Delivery(Base):
-    """A webhook's delivery that was acted upon; neither it nor what it says of one commit is acted upon again."""
+    """A webhook's delivery that was acted upon; neither it nor what it says of one commit is acted upon again.
+
+    ``before`` is the commit that it replaced, where it says so.
+    """
 
     __tablename__ = "delivery"
     __table_args__ = (UniqueConstraint("repository", "sha", "event"),)
@@ -50,5 +53,6 @@ class Delivery(Base):
     repository: Mapped[str] = mapped_column(String(255))
     sha: Mapped[str] = mapped_column(String(64))
     event: Mapped[str] = mapped_column(String(32))
+    before: Mapped[str | None] = mapped_column(String(64))
     submission_id: Mapped[int | None] = mapped_column(ForeignKey("submission.id"))
     received_at: Mapped[datetime]

@@ -50,6 +50,7 @@ from service.store.resolving import (
     open_submission,
     plan_resolved,
     report_resolution,
+    was_let_go,
 )
 from service.store.retaining import Expired, expired, remove_expired
 from service.store.settle import settle_all
@@ -185,5 +186,6 @@ __all__ = [
     "tally",
     "tokens",
     "unfinished_submission",
+    "was_let_go",
     "withdraw",
 ]

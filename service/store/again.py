@@ -30,6 +30,7 @@ from service.models import (
     SubmissionJob,
 )
 from service.store.read import submission as read_submission
+from service.store.retaining import BLOBS
 from service.store.sql import NotFound, StoreError, lock, utcnow
 from service.store.submit import new_submission, queue_job
 from service.store.views import SubmissionView
@@ -105,6 +106,7 @@ def cells_of_job(session: Session, job: int) -> list[int]:
 
 def pin(session: Session, submission: int, pinned: bool) -> SubmissionView:
     """Keep what the submission cites for good, or no longer. Raises NotFound."""
+    lock(session, BLOBS, shared=True)  # nothing of it is removed meanwhile
     row = session.get(Submission, submission)
     if row is None:
         raise NotFound(f"there is no submission {submission}")

@@ -6,7 +6,7 @@ On the straight line this stands behind ``service.api.webhooks``, in the transac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -45,12 +45,19 @@ def act_once(
     sent_again = known is not None and known.guid == guid
     if kept is not None and (sent_again or not _is_head_again(session, repository, asked)):
         return kept, False
+    later = None if known is not None else _replaced_by(session, repository, asked)
+    if later is not None and later.submission_id is not None:
+        # It comes late: its pull request has moved on, and stays where it is.
+        earlier = later.received_at - timedelta(microseconds=1)
+        session.add(_delivery(guid, repository, asked, later.submission_id, earlier))
+        session.flush()
+        return read_submission(session, later.submission_id), False
     made = kept is None or kept.state == "cancelled"
     view = make() if kept is None or made else kept
     if known is None:
-        known = Delivery(guid=guid, repository=repository, sha=asked.sha, event=asked.event)
-        session.add(known)
-    known.guid, known.submission_id, known.received_at = guid, view.id, now
+        session.add(_delivery(guid, repository, asked, view.id, now))
+    else:
+        known.guid, known.submission_id, known.received_at = guid, view.id, now
     session.flush()
     if asked.pull:
         note = f"superseded by submission {view.id}, of commit {asked.sha}"
@@ -68,6 +75,19 @@ def _known(session: Session, guid: str, repository: str, asked: Asked) -> Delive
     """This delivery, or another one that said the same."""
     same = (Delivery.repository == repository, Delivery.sha == asked.sha, Delivery.event == asked.event)
     return session.get(Delivery, guid) or session.scalars(sa.select(Delivery).where(*same)).first()
+
+
+def _delivery(guid: str, repository: str, asked: Asked, submission: int, received_at: datetime) -> Delivery:
+    made = Delivery(guid=guid, repository=repository, sha=asked.sha, event=asked.event, before=asked.before)
+    made.submission_id, made.received_at = submission, received_at
+    return made
+
+
+def _replaced_by(session: Session, repository: str, asked: Asked) -> Delivery | None:
+    """The delivery that says that the pull request has moved on from this commit, which nobody has told of yet."""
+    of_pull = (Delivery.repository == repository, Delivery.event == asked.event, Delivery.before == asked.sha)
+    newest = sa.select(Delivery).where(*of_pull).order_by(Delivery.received_at.desc()).limit(1)
+    return session.scalars(newest).first() if asked.pull else None
 
 
 def _is_head_again(session: Session, repository: str, asked: Asked) -> bool:

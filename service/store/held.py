@@ -130,8 +130,11 @@ def reclaim(session: Session, now: datetime | None = None, alive: Alive | None =
     if alive is None:  # only a lease can say it, and most leases are not looked at twice
         running = running.where(sa.or_(Job.lease_until.is_(None), Job.lease_until < now))
     again: list[int] = []
-    for job_id, attempt_id in session.execute(running).all():
-        job = session.get_one(Job, job_id, with_for_update=True, populate_existing=True)
+    found = session.execute(running).all()
+    # all of them before any submission, as everywhere: two that lock in different orders could wait for each other
+    session.execute(sa.select(Job.id).where(Job.id.in_([row[0] for row in found])).order_by(Job.id).with_for_update())
+    for job_id, attempt_id in found:
+        job = session.get_one(Job, job_id, populate_existing=True)
         attempt = session.get_one(Attempt, attempt_id, populate_existing=True)
         if attempt.state != "running":  # it ended while this waited for the job's row
             continue

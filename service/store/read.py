@@ -38,6 +38,13 @@ ANSWER += ("nonzero_got", "nonzero_expected", "evidence_digest", "policy_version
 """What a row shows of the cell's current result."""
 
 
+WAITS = (
+    sa.select(SubmissionJob.job_id)
+    .where(SubmissionJob.submission_id == SubmissionCell.submission_id, SubmissionJob.job_id == Cell.job_id)
+    .correlate(SubmissionCell, Cell)
+    .exists()
+)
+"""Whether a submission waits for the job that a cell of it is to be answered by, and does not only cite the cell."""
 SUBMISSION: tuple[str, ...] = ("id", "key", "state", "requester", "reason", "priority", "request")
 SUBMISSION += ("note", "pinned", "created_at", "finished_at")
 
@@ -92,9 +99,9 @@ def tally(
         query = query.join(Runtime, Runtime.id == Cell.runtime_id).where(named)
     counts: Counter[str] = Counter()
     cells = 0
-    for job_state, same_job, verdict, count in session.execute(query):
+    for job_state, same_job, waits, verdict, count in session.execute(query):
         cells += count
-        if _due(job_state, bool(same_job), verdict) is None:
+        if _due(job_state, bool(same_job), bool(waits), verdict) is None:
             counts[verdict] += count
     return cells, dict(counts)
 
@@ -102,24 +109,25 @@ def tally(
 def _states(submission_id: int) -> sa.Select[*tuple[Any, ...]]:
     same_job = Attempt.job_id == Cell.job_id
     return (
-        sa.select(Job.state, same_job, Result.verdict, sa.func.count())
+        sa.select(Job.state, same_job, WAITS, Result.verdict, sa.func.count())
         .select_from(SubmissionCell)
         .join(Cell, Cell.id == SubmissionCell.cell_id)
         .outerjoin(Job, Job.id == Cell.job_id)
         .outerjoin(Result, Result.id == Cell.result_id)
         .outerjoin(Attempt, Attempt.id == Result.attempt_id)
         .where(SubmissionCell.submission_id == submission_id)
-        .group_by(Job.state, same_job, Result.verdict)
+        .group_by(Job.state, same_job, WAITS, Result.verdict)
     )
 
 
-def _due(job_state: str | None, same_job: bool, verdict: str | None) -> str | None:
+def _due(job_state: str | None, same_job: bool, waits: bool, verdict: str | None) -> str | None:
     """The state of a cell without a current answer; None when it has one.
 
-    While the cell's job is live only that job's own answer counts; an older one is history then.
+    While the cell's job is live an older answer is history for those that wait for the job: they asked for a new one.
+    For everybody else it stands until there is another.
     """
     if job_state in LIVE:
-        return None if same_job and verdict is not None else job_state
+        return None if verdict is not None and (same_job or not waits) else job_state
     if verdict is not None:
         return None
     return "cancelled" if job_state == "cancelled" else "missing"
@@ -166,7 +174,7 @@ def asked_query(submission_id: int, *, only_latest: bool = True) -> sa.Select[*t
     """The cells of a submission, as :func:`cell_query` has them, each with the label that it asked for."""
     return (
         cell_query(only_latest=only_latest)
-        .add_columns(SubmissionCheckout.label)
+        .add_columns(SubmissionCheckout.label, WAITS.label("waits"))
         .join(SubmissionCell, SubmissionCell.cell_id == Cell.id)
         .join(
             SubmissionCheckout,
@@ -197,7 +205,7 @@ def cell_row(row: Any, *, label: str | None = None, only_latest: bool = True) ->
     """A row of :func:`cell_query`, as people see it."""
     cell, checkout, runtime, case, result = row.Cell, row.Checkout, row.Runtime, row.CaseVersion, row.Result
     verdict = None if result is None else result.verdict
-    due = _due(row.job_state, row.job_id == cell.job_id, verdict)
+    due = _due(row.job_state, row.job_id == cell.job_id, bool(getattr(row, "waits", False)), verdict)
     if not only_latest and result is not None:
         due = None
     return CellRow(

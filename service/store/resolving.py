@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_TRIES = 3
 """How often a submission is fetched for before an unreachable network is its answer."""
+MAX_CLAIMS = 10
+"""How often it is taken on in all: what ends its fetchers must not end them for ever."""
 AGAIN_S = 30.0
 """How long after the first failure it is tried again; after the second twice as long."""
 
@@ -73,6 +75,11 @@ def approve(session: Session, submission: int, now: datetime | None = None) -> S
     return read_submission(session, row.id)
 
 
+def was_let_go(session: Session, submission: int) -> bool:
+    """Whether a submission was ever there to be resolved; one that was held and never approved was not."""
+    return session.get(Resolution, submission) is not None
+
+
 def _wait(session: Session, submission: int, now: datetime) -> None:
     values: dict[str, Any] = {"state": "waiting", "fence": 0, "doing": "", "bytes_done": 0}
     session.add(Resolution(submission_id=submission, **values))
@@ -95,6 +102,12 @@ def claim_resolution(session: Session, now: datetime | None = None) -> Resolving
     if found is None:
         return None
     task, row = found
+    if task.fence >= MAX_CLAIMS:
+        task.state, task.lease_until = "done", None
+        row.state, row.finished_at = "failed", now
+        row.note = f"given up: whoever fetched for it was gone {task.fence} times"
+        session.flush()
+        return claim_resolution(session, now)
     task.state, task.fence, task.lease_until = "fetching", task.fence + 1, now + timedelta(seconds=LEASE_S)
     session.flush()
     return Resolving(row.id, task.fence, dict(row.request))

@@ -28,7 +28,7 @@ from service.models import (
     SubmissionJob,
 )
 from service.retention import Retention
-from service.store.sql import lock, touched
+from service.store.sql import touched, try_lock
 
 KINDS = {"tensors": ("got", "expected"), "logs": ("log", "stacks")}
 BATCH = 500
@@ -61,8 +61,11 @@ def expired(session: Session, policy: Retention, now: datetime) -> dict[str, Exp
 
 
 def remove_expired(session: Session, policy: Retention, now: datetime) -> dict[str, int]:
-    """Remove at most :data:`BATCH` things of each sort; how many it were."""
-    lock(session, BLOBS)
+    """Remove at most :data:`BATCH` things of each sort; how many it were. None while others refer to bytes: they would
+    all have to wait for it.
+    """
+    if not try_lock(session, BLOBS):
+        return {}
     done = dict.fromkeys(KINDS, 0)
     for what in KINDS:
         for query in _blobs(policy, what, now):

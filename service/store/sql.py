@@ -70,6 +70,13 @@ def lock(session: Session, what: str, *, shared: bool = False) -> None:
         session.execute(sa.select(take(zlib.crc32(what.encode()))))
 
 
+def try_lock(session: Session, what: str) -> bool:
+    """As :func:`lock`, without waiting: whether nobody else holds or shares it."""
+    if session.get_bind().dialect.name != "postgresql":
+        return True
+    return bool(session.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(zlib.crc32(what.encode())))))
+
+
 def held_job(session: Session, job: int, fence: int) -> Job:
     """The job's row, locked. Raises StaleFence unless ``fence`` is its newest and a worker still holds it."""
     row = session.scalars(

@@ -41,4 +41,4 @@ def _branches(request: dict[str, Any]) -> set[str]:
     """What branches a submission was made of, as far as it says so."""
     words = [str(word) for word in request.get("wanted", {}).get("subjects", ())]
     named = {word.rpartition("@")[2].removeprefix("refs/heads/") for word in words if word.startswith("git+")}
-    return named | {str(request.get(WEBHOOK, {}).get("branch", ""))}
+    return (named | {str(request.get(WEBHOOK, {}).get("branch", ""))}) - {""}

@@ -44,6 +44,26 @@ def test_what_could_not_be_sent_stays_in_the_outbox_until_it_can(redis: RedisSer
     with pytest.raises(BrokerDownError):
         broker.publish()
     redis.start()
+    assert announce(world.db, broker) is False, "not again at once"
+    broker._down_until = 0.0
     assert announce(world.db, broker) is True
     assert waiting() == 0
+    world.db.dispose()
+
+
+def test_a_redis_that_hangs_costs_one_post_half_a_second_and_the_next_nothing(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    world, broker = open_world(tmp_path), CeleryBroker(redis.url)
+    broker.publish()
+    with redis.frozen():
+        with pytest.raises(BrokerDownError, match=r"(?i)time"):
+            broker.publish()
+        with pytest.raises(BrokerDownError, match="away a moment ago"):
+            broker.publish()
+    with world.db.session() as session:
+        store.open_submission(session, requester="x", reason="manual", priority=0, request={}, now=at(0))
+    assert announce(world.db, broker) is False
+    broker._down_until = 0.0
+    assert announce(world.db, broker) is True
     world.db.dispose()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ def _worker(settings: Settings) -> str:
     from service import store
     from service.store.sql import utcnow
 
-    name = socket.gethostname()
+    name = settings.host_name
     database = open_database(settings)
     try:
         with database.read() as session:

@@ -7,13 +7,12 @@ and when the container has ended. What is found sick is taken out of service; wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from service import store
 from service.db import Database
 from workers.gpus.health import Problem
-from workers.gpus.monitor import Monitor
+from workers.gpus.monitor import Monitor, Ours, nobody
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ class Guard:
         """Whether the devices can be at fault at all."""
         return self.monitor is not None
 
-    def fault(self, ours: Collection[int] = ()) -> str:
+    def fault(self, ours: Ours = nobody) -> str:
         """What is wrong with the devices, in words, or nothing. ``ours`` are the processes that may compute on them.
 
         Once something was, it stays so for this claim: what is put right meanwhile was wrong while it ran.

@@ -10,7 +10,6 @@ keep GPUs idle that others wait for, and needs more ranks than a small host has 
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -134,7 +133,7 @@ def local_host(settings: Settings, inventory: Inventory | None = None) -> HostVi
     """This machine and this process, as a claim sees them."""
     inventory = inventory or find_inventory(settings)
     return HostView(
-        name=socket.gethostname(),
+        name=settings.host_name,
         devices=inventory.devices(),
         holder=this_process(),
         shares=inventory.shares,

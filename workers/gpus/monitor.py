@@ -27,7 +27,14 @@ PATIENCE_S = 10.0
 """How long the memory of a process that was killed may take to be free."""
 LOOK_S = 0.1
 T = TypeVar("T")
+Ours = Callable[[], Collection[int]]
+"""The processes that may compute on the devices; asked anew each time, for a job starts and ends some all the while."""
 log = logging.getLogger(__name__)
+
+
+def nobody() -> Collection[int]:
+    """No process may compute there."""
+    return ()
 
 
 class Monitor:
@@ -58,7 +65,7 @@ class Monitor:
 
     # -- asked ---------------------------------------------------------------------------------------------------
 
-    def look(self, devices: Iterable[str], ours: Collection[int] = ()) -> tuple[Problem, ...]:
+    def look(self, devices: Iterable[str], ours: Ours = nobody) -> tuple[Problem, ...]:
         """What is wrong with these devices; ``ours`` are the processes that may compute on them.
 
         What has just been killed is given some time to be gone.
@@ -66,7 +73,7 @@ class Monitor:
         devices = tuple(devices)
         deadline = time.monotonic() + self._patience_s
         while True:
-            found = tuple(one for device in devices for one in self._problems(device, ours))
+            found = tuple(one for device in devices for one in self._problems(device, ours()))
             only_busy = found and all(one.blame == "busy" for one in found)
             if not only_busy or time.monotonic() >= deadline or self._stop.wait(LOOK_S):
                 return found

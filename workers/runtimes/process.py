@@ -55,7 +55,7 @@ class JobProcess:
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Start ``command``; ``on_end`` is called once, when it is known to have ended."""
-        self.mark = f"{os.getpid()}-{_born(os.getpid())}-{uuid.uuid4().hex}"
+        self.mark = f"{os.getpid()}-{_born(os.getpid())}-{_namespace()}-{uuid.uuid4().hex}"
         self._on_end = on_end
         self._popen = subprocess.Popen(
             command,
@@ -150,7 +150,8 @@ def sweep_orphans() -> int:
     marks = {mark for process in _processes() if (mark := _mark(process.pid))}
     # Looked up after the marks, so that a job that started in between has its worker among the living.
     living = {(process.pid, process.born) for process in _processes() if not process.dead}
-    lost = {mark for mark in marks if _owner(mark) not in living}
+    owners = {mark: owner for mark in marks if (owner := _owner(mark)) is not None}
+    lost = {mark for mark, owner in owners.items() if owner not in living}
     for mark in lost:
         end_all(partial(_members, leader=None, mark=mark))
     return len(lost)
@@ -221,11 +222,23 @@ def _mark(pid: int) -> str | None:
     return marks[0].decode("ascii", "replace") if marks else None
 
 
-def _owner(mark: str) -> tuple[int, int]:
-    """The worker that started the job: its number and birth."""
-    pid, _, rest = mark.partition("-")
-    born = rest.partition("-")[0]
-    return (int(pid), int(born)) if pid.isdecimal() and born.isdecimal() else (0, 0)
+def _owner(mark: str) -> tuple[int, int] | None:
+    """The worker that started the job: its number and birth; None where they are numbers of another namespace.
+
+    A worker in a container counts its processes from one: outside, those numbers are other processes or none.
+    """
+    parts = mark.split("-")
+    if len(parts) != 4 or parts[2] != _namespace() or not (parts[0].isdecimal() and parts[1].isdecimal()):
+        return None
+    return int(parts[0]), int(parts[1])
+
+
+def _namespace() -> str:
+    """The namespace that this process' numbers are of, or nothing where it cannot be told."""
+    try:
+        return "".join(filter(str.isdigit, str((_PROC / "self" / "ns" / "pid").readlink())))
+    except OSError:
+        return ""
 
 
 def _kill(process: _Seen) -> None:

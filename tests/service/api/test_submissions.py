@@ -117,6 +117,9 @@ def test_a_held_one_is_not_run_by_asking_for_it_once_more(api: Api) -> None:
             session, requester="x", reason="webhook", priority=20, request=request, held="of a stranger", now=at(0)
         ).id
     assert api.post(f"/submissions/{held}/rerun").status_code == 409
+    api.post(f"/submissions/{held}/cancel")
+    answer = api.post(f"/submissions/{held}/rerun")
+    assert (answer.status_code, "was never approved" in answer.json()["detail"]) == (409, True)
 
 
 def test_the_same_key_is_the_same_submission_and_another_body_is_refused(api: Api) -> None:

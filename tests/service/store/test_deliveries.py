@@ -183,3 +183,15 @@ def test_two_at_once_are_one_submission(world: World, same_guid: bool) -> None:
     with world.db.read() as session:
         for table in (Submission, Delivery):
             assert session.scalar(sa.select(sa.func.count()).select_from(table)) == 1
+
+
+def test_a_head_that_is_told_of_late_moves_nothing(hook: Hook) -> None:
+    new, _ = hook(pull(B, before=A))
+    late, made = hook(pull(A), "late")
+    assert (made, late.id) == (False, new.id)
+    assert hook.state(new)[0] == "held"
+    assert hook(pull(A), "later still")[0].id == new.id
+    newest, made = hook(pull(C, before=B))
+    assert made
+    assert hook.state(new) == ("cancelled", f"superseded by submission {newest.id}, of commit {C}")
+    assert hook(pull(A, 8))[1], "of another pull request"

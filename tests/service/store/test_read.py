@@ -80,3 +80,16 @@ def test_everything_about_a_cell_is_read_back(world: World) -> None:
         "1",
         0.5,
     )
+
+
+def test_a_finished_submission_keeps_its_answers_while_others_run_its_cells_again(world: World) -> None:
+    first = world.submit(["a", "b"])
+    world.run(Verdict.AGREE)
+    again = world.submit(["a"], rerun=True, seconds=1)
+    view, waits = world.view(first.id), world.view(again.id)
+    assert (view.state, view.done, view.counts) == ("done", 2, {"agree": 2})
+    assert (waits.state, waits.done, waits.counts) == ("queued", 0, {})
+    assert [row.verdict for row in world.rows(first.id)] == ["agree", "agree"]
+    assert [(row.state, row.verdict) for row in world.rows(again.id)] == [("queued", None)]
+    world.run(Verdict.SCALED, 2)
+    assert world.view(first.id).counts == {"agree": 1, "scaled": 1}, "the newest answer is everybody's"

@@ -16,7 +16,7 @@ from service.claims import LEASE_S
 from service.matrix import plan
 from service.models import CheckoutPart, Submission
 from service.store.checkouts import PART_BYTES
-from service.store.resolving import AGAIN_S, MAX_TRIES, Resolving
+from service.store.resolving import AGAIN_S, MAX_CLAIMS, MAX_TRIES, Resolving
 from tests.support.stored import World, at, case, checkout, runtime
 
 ONE = checkout("deepspeed==1")
@@ -198,3 +198,19 @@ def test_what_is_planned_while_it_is_cancelled_is_cancelled_too(world: World) ->
     view = world.view(asked)
     assert (view.state, [job.state for job in view.jobs]) == ("cancelled", ["cancelled"])
     assert world.claim() is None
+
+
+def test_what_ends_its_fetchers_is_given_up(world: World) -> None:
+    asked: dict[str, Any] = {"requester": "x", "reason": "manual", "priority": 0, "request": {}}
+    with world.db.session() as session:
+        number = store.open_submission(session, **asked, now=at(0)).id
+        other = store.open_submission(session, **asked, now=at(0)).id
+    for claims in range(MAX_CLAIMS):
+        with world.db.session() as session:
+            task = store.claim_resolution(session, at(claims * (LEASE_S + 1)))
+        assert task is not None and task.submission == number
+    with world.db.session() as session:
+        task = store.claim_resolution(session, at(MAX_CLAIMS * (LEASE_S + 1)))
+    assert task is not None and task.submission == other
+    view = world.view(number)
+    assert (view.state, view.note) == ("failed", f"given up: whoever fetched for it was gone {MAX_CLAIMS} times")

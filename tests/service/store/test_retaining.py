@@ -20,6 +20,8 @@ from service.reconcile import Reconciler, apply_retention
 from service.retention import Retention
 from service.schema import Base
 from service.store import ClaimedJob, Expired
+from service.store.retaining import BLOBS
+from service.store.sql import lock
 from service.verdicts import Verdict
 from tests.support.stored import World, at, blob, judgement
 
@@ -182,3 +184,14 @@ def test_bytes_are_not_removed_under_somebody_who_is_about_to_refer_to_them(
     with world.db.read() as session:
         (kept,) = store.find_cell(session, world.rows(view.id)[0].cell).blobs
         assert kept.digest is not None and store.blob(session, kept.digest) == b"tensor of both"
+
+
+def test_nobody_waits_for_the_reconciler_while_others_refer_to_bytes(world: World) -> None:
+    if world.db.engine.dialect.name != "postgresql":
+        pytest.skip("an embedded database has one writer")
+    failing(world, "a", "a")
+    with world.db.session() as referring:
+        lock(referring, BLOBS, shared=True)
+        with world.db.session() as session:
+            assert store.remove_expired(session, POLICY, at(100 * DAY)) == {}
+    assert apply(world, 100)["tensors"] == 1

@@ -20,7 +20,7 @@ def watched(fake: FakeNvml, patience_s: float = 0.0) -> Monitor:
 
 
 def found(monitor: Monitor, *ours: int) -> list[tuple[str, str, str]]:
-    return [(one.device, one.rule, one.blame) for one in monitor.look(BOTH, ours)]
+    return [(one.device, one.rule, one.blame) for one in monitor.look(BOTH, lambda: ours)]
 
 
 def lose(fake: FakeNvml, gpu: Gpu) -> None:

@@ -143,6 +143,16 @@ def test_jobs_of_a_worker_that_was_killed_are_ended_and_others_left(start: Start
     assert alive(ours.pid)
 
 
+def test_jobs_of_a_worker_in_another_namespace_are_its_own(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the worker is process 1: out here that is somebody else, or nobody."""
+    with monkeypatch.context() as inside:
+        inside.setattr("workers.runtimes.process._namespace", lambda: "4026531999")
+        inside.setattr("workers.runtimes.process._born", lambda pid: 12345)
+        theirs = start("import time; time.sleep(600)")
+    sweep_orphans()
+    assert alive(theirs.pid)
+
+
 def test_a_number_taken_over_by_a_later_process_is_left_alone() -> None:
     leader = _Seen(pid=2**22 + 1, parent=1, session=2**22 + 1, born=50, dead=False)
     child = _Seen(pid=2**22 + 2, parent=1, session=leader.session, born=51, dead=False)
