@@ -336,5 +336,7 @@ def _explain(entry: dict[str, Any], path: Path | None) -> str:
     parts = [str(part) for part in entry["loc"]]
     names = [PREFIX + "__".join(parts[:count]).upper() for count in (1, 2)]
     written = next((name for name in reversed(names) if name in os.environ), None)
+    # What is wrong with a table as a whole was written as some of its keys.
+    written = written or " ".join(sorted(name for name in os.environ if name.startswith(f"{names[0]}__")))
     where = written or f"{path}: {'.'.join(parts)}"
     return f"{where}: {entry['msg'].removeprefix('Value error, ')}"

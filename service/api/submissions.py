@@ -144,8 +144,8 @@ def cells(
 def junit_xml(submission: Id, request: Request, _: Reader) -> Response:
     """Its cells as JUnit XML."""
     with state_of(request).database.read() as session:
-        rows = store.cells_of(session, submission)
-    return Response(junit(rows), media_type="application/xml")
+        view, rows = store.submission(session, submission), store.cells_of(session, submission)
+    return Response(junit(rows, view.standing), media_type="application/xml")
 
 
 @router.post("/{submission}/cancel", openapi_extra=scoped(SUBMIT), responses=documented(401, 403, 404))

@@ -100,6 +100,14 @@ class SubmissionView:
         """Whether anything of it is still to be run."""
         return self.state not in OVER
 
+    @property
+    def standing(self) -> str:
+        """Its state and why, where it has no cells yet or nobody runs them; nothing for any other."""
+        why = self.note if self.state in ("held", "resolving", "failed") else self.waiting
+        if self.state in ("held", "resolving", "failed") or why:
+            return f"{self.state}: {why}" if why else self.state
+        return ""
+
 
 @dataclass(frozen=True)
 class JobView:

@@ -17,7 +17,7 @@ from workers.cli.console import INCOMPLETE, OK, check_writable, console, show, w
 from workers.cli.run import Asked, Shown
 
 if TYPE_CHECKING:
-    from service.client import Client
+    from service.client import Client, Event
     from service.store.views import DeviceView, SubmissionView
 
 
@@ -98,8 +98,9 @@ def rerun(text: str, server: Server, *, wait: bool) -> int:
 
 def _number(text: str, letter: str) -> int:
     digits = text.removeprefix(letter)
-    if not digits.isdecimal() or int(digits) == 0:
-        raise UsageError(f"{text!r} is no number of one: submissions are s1, s2, …, jobs j1, j2, …, and cells 1, 2, …")
+    if not text.startswith(letter) or not digits.isdecimal() or int(digits) == 0:
+        what = {"s": "submission: those are s1, s2, …", "j": "job: those are j1, j2, …"}
+        raise UsageError(f"{text!r} is no {what.get(letter, 'cell: those are 1, 2, …')}")
     return int(digits)
 
 
@@ -161,6 +162,15 @@ def _told(view: SubmissionView) -> int:
     return OK
 
 
+def _events(client: Client, submission: int) -> Iterator[Event]:
+    """What happens, until its end. Ctrl-C ends only the following."""
+    try:
+        yield from client.events(submission)
+    except KeyboardInterrupt:
+        goes_on = f"it goes on: gradmatrix cancel s{submission} stops it"
+        raise UsageError(f"no longer following submission s{submission}; {goes_on}") from None
+
+
 def _followed(client: Client, view: SubmissionView, shown: Shown) -> int:
     """Say what happens until the end, then what it came to."""
     from service.findings import sentences
@@ -169,8 +179,8 @@ def _followed(client: Client, view: SubmissionView, shown: Shown) -> int:
 
     progress = console(stderr=True)
     progress.print(f"submission s{view.id}: {view.state}", soft_wrap=True)
-    state, done = view.state, -1
-    for event in client.events(view.id):
+    state, done, note = view.state, -1, view.note
+    for event in _events(client, view.id):
         data: dict[str, Any] = event.data
         if event.kind == "fetching":
             progress.print(inert(str(data)), soft_wrap=True)
@@ -179,8 +189,13 @@ def _followed(client: Client, view: SubmissionView, shown: Shown) -> int:
             counts = ", ".join(f"{count} {known_word(word)}" for word, count in data["counts"].items())
             said = f"s{view.id}: {state}, {done} of {plural(data['cells'], 'cell')}" + (f": {counts}" if counts else "")
             progress.print(said, soft_wrap=True)
+        if event.kind == "submission" and data["note"] not in ("", note):
+            note = data["note"]
+            progress.print(inert(note), soft_wrap=True)
     view = client.submission(view.id)
     if view.state == "failed":
+        if shown.junit:
+            write_text(shown.junit, client.junit(view.id))
         raise UsageError(f"submission s{view.id} could not be run: {view.note}")
     rows = client.cells(view.id)
     out = console(stderr="-" in (shown.json, shown.junit))

@@ -13,6 +13,7 @@ from service.errors import UsageError
 from workers.cli.console import OK, console
 
 if TYPE_CHECKING:
+    from service.config import Settings
     from service.store import TokenView
 
 
@@ -52,13 +53,24 @@ def serve(listen: str | None) -> int:
     return OK
 
 
+def _fleet() -> Settings:
+    """The settings of a part of a fleet, which has one database for all of them."""
+    settings = load_settings()
+    if settings.database_url is None:
+        raise UsageError(
+            "the parts of a fleet share a PostgreSQL database: set database_url, or GRADMATRIX_DATABASE_URL; for one "
+            "person gradmatrix serve is all of them in one process"
+        )
+    return settings
+
+
 def api(listen: str | None) -> int:
     """The interface alone, of a fleet."""
     from service.api.state import State
     from service.broker import publisher
     from workers import serving
 
-    settings = load_settings()
+    settings = _fleet()
     database = open_database(settings)
     logs.set_up(settings.log)
     try:
@@ -78,7 +90,7 @@ def worker() -> int:
     from workers.app import listen
     from workers.runtimes.venv import VenvExecutor
 
-    settings = load_settings()
+    settings = _fleet()
     database = open_database(settings)
     logs.set_up(settings.log)
     broker = LocalBroker()
@@ -97,7 +109,7 @@ def beat() -> int:
     from workers import serving
     from workers.app import stopped
 
-    settings = load_settings()
+    settings = _fleet()
     database = open_database(settings)
     logs.set_up(settings.log)
     try:

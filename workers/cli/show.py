@@ -47,6 +47,8 @@ def show(text: str, *, json: str | None, junit: str | None, all_rows: bool) -> i
         if is_submission(text):
             with database.read() as session:
                 view = named_submission(session, text)
+            if view.standing:
+                console(stderr=True).print(inert(f"s{view.id} is {view.standing}"), soft_wrap=True)
             print_submission(settings, database, view.id, json=json, junit_file=junit, all_rows=all_rows)
             return OK
         if json or junit:
@@ -71,7 +73,8 @@ def _submission_line(view: SubmissionView) -> Text:
     counts = ", ".join(f"{count} {known_word(verdict)}" for verdict, count in view.counts.items())
     subjects = " ".join(map(str, view.request.get("subjects", ())))
     text = f"{view.created_at.astimezone():%Y-%m-%d %H:%M}  {view.state}  {view.done} of {plural(view.cells, 'cell')}"
-    return Text.assemble((f"s{view.id:<4}", "bold"), inert(f" {text}  {subjects}  {counts}".rstrip()))
+    said = counts or (view.note if view.state in ("held", "failed", "resolving") else "")
+    return Text.assemble((f"s{view.id:<4}", "bold"), inert(f" {text}  {subjects}  {said}".rstrip()))
 
 
 def _show_cell(session: Session, settings: Settings, text: str) -> int:

@@ -66,3 +66,10 @@ def test_control_characters_and_markup_survive_as_text() -> None:
         r"a\x00b\x1b[31m <![CDATA[ ]]> & \ufffe \udc80",
         r"KeyError: '\x0b'",
     ]
+
+
+def test_a_report_of_nothing_is_an_error_with_its_reason() -> None:
+    root = ElementTree.fromstring(junit([], "failed: no release 99.0").encode())  # noqa: S314 - our own output
+    assert (root.get("tests"), root.get("errors")) == ("1", "1")
+    (error,) = root.iter("error")
+    assert error.get("message") == "failed: no release 99.0"

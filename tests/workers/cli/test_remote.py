@@ -108,10 +108,10 @@ def test_a_cell_once_more(gradmatrix: Gradmatrix, there: Api) -> None:
         (("submit", "deepspeed==0.18.3", *ONE, "--json", "x"), "they need --wait"),
         (("submit", "deepspeed==0.18.3", *ONE, "--suite", "all"), "suite: Input should be 'default' or 'full'"),
         (("submit", "deepspeed==0.18.3", *ONE, "--priority", "99"), "needs scope admin"),
-        (("cancel", "3"), "there is no submission 3"),
-        (("cancel", "x3"), "'x3' is no number of one"),
+        (("cancel", "s3"), "there is no submission 3"),
+        (("cancel", "3"), "'3' is no submission: those are s1, s2"),
         (("rerun", "99"), "there is no cell 99"),
-        (("rerun", "s0"), "'s0' is no number of one"),
+        (("rerun", "s0"), "'s0' is no submission"),
     ],
 )
 def test_bad_input_is_one_error(gradmatrix: Gradmatrix, there: Api, words: tuple[str, ...], said: str) -> None:

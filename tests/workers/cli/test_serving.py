@@ -124,3 +124,16 @@ def test_a_part_says_whether_it_works(gradmatrix: Gradmatrix, home: Path, monkey
     assert status == 2 and said.startswith("api: http://127.0.0.1:1 does not answer: ")
     status, _, said = gradmatrix("healthy", "workers")
     assert status == 2 and "did you mean worker" in said
+
+
+@pytest.mark.parametrize("part", ["api", "worker", "beat"])
+def test_a_part_of_a_fleet_needs_its_database(gradmatrix: Gradmatrix, part: str) -> None:
+    status, _, said = gradmatrix(part)
+    assert status == 2 and "set database_url" in said
+
+
+def test_what_is_wrong_with_a_table_is_named_by_its_variables(
+    gradmatrix: Gradmatrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADMATRIX_RETENTION__LOGS_DAYS", "-3")
+    assert "gradmatrix: GRADMATRIX_RETENTION__LOGS_DAYS: days are 0" in gradmatrix("token", "list")[2]
