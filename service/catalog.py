@@ -167,7 +167,7 @@ def _neighbours(words: str, known: Iterable[str]) -> list[str]:
     """The known versions next to a version or range: of its own minor version where there are any."""
     first, _, last = words.partition("..")
     low, high = _release(first), _release(last or first)
-    if len(low) < 2 or not high:
+    if not (low and high):
         return []
     order = [(Version(version).release, version) for version in sorted(known, key=Version)]
     minor = [version for release, version in order if release[:2] == low[:2] == high[:2]]

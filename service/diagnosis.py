@@ -11,22 +11,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jobs.contract import CaseInfo
+from service.amounts import BY_RANK, numbers
+from service.edges import fault_of
 from service.evidence import Evidence, TensorEvidence
-from service.extents import Extent, along_releases, along_torch, fault_of
-from service.gradients import by_tensor
-from service.naming import have, spoken, stepped
+from service.extents import Extent, along_releases, along_torch
+from service.gradients import Finding, by_tensor
+from service.lastwords import LABEL, last_words
+from service.naming import KINDS, have, kind_of, spoken, stepped
 from service.policy import Policy
 from service.room import Room
-from service.spans import listed
 from service.training import SILENT_OUTSIDE, WHOSE, clause, with_forward
 from service.verdicts import Verdict
-from service.wording import OUTSIDE, zero_blocks
+from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
     from service.compare import Row
-
-SHOWN_BLOCKS = 3
-"""Of so many gradients it is said where they are zero."""
 
 STATES = {
     Verdict.ZERO_GRADIENT: "dead",
@@ -40,9 +39,11 @@ NOT_FINITE = {
     "grad": ": they are NaN or infinite, and after one step so is what they are added to",
     "output": ": the output is NaN or infinite",
 }
+RIGHT, WEAK, UNDUE = "right", "too small to tell", "undue"
+AS_WORDS = {"permuted": "the right values elsewhere", UNDUE: "there is one, and must be none"}
+"""States that no number goes with."""
 ANSWERED = (Verdict.WRONG_SHAPE, Verdict.FORWARD_MISMATCH, Verdict.MUTATED)
 """Faults that come before that of a gradient, of calls that came to their end."""
-RIGHT, WEAK = "right", "too small to tell"
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Diagnosis:
     training  what that means for a training run
     eager     what the same case says without the tracer
     api       what was called, and whether that is the documented way
-    tensors   the names of the gradients by state: dead, partly dead, scaled, permuted, wrong, right, too small to tell
+    tensors   the names of the gradients by state: dead, partly dead, scaled, permuted, wrong, scaled by rank, undue,
+              right, too small to tell
     """
 
     what: str
@@ -87,14 +89,18 @@ def diagnose(
     case: CaseInfo,
     policy: Policy,
     beside: Beside = Beside(),
+    log: str = "",
 ) -> Diagnosis | None:
-    """The diagnosis of a failing cell, under the policy that judged it; None for any other one."""
+    """The diagnosis of a failing cell, under the policy that judged it; None for any other one.
+
+    log  what its ranks wrote, for one that crashed
+    """
     if row.verdict is None or not Verdict(row.verdict).failing:
         return None
     room = Room(evidence, case, policy)
     tensors = _tensors(room) if _answered(evidence) and case.expect == "values" else {}
     return Diagnosis(
-        what=_what(row, room, tensors),
+        what=_what(row, room, tensors) + _last_words(row, log),
         training=_training(row, room, tensors),
         eager=_eager(row, beside.eager),
         torch=along_torch(row, beside.over_torch, beside.torches),
@@ -114,10 +120,10 @@ def _answered(evidence: Evidence) -> bool:
 
 def _tensors(room: Room) -> dict[str, list[str]]:
     """The names of the gradients by what is wrong with them, the gravest state first."""
-    found: dict[str, list[str]] = {word: [] for word in (*dict.fromkeys(STATES.values()), RIGHT, WEAK)}
+    found: dict[str, list[str]] = {word: [] for word in (*dict.fromkeys(STATES.values()), BY_RANK, UNDUE, RIGHT, WEAK)}
     for name, finding in by_tensor(room).items():
         if finding is not None:
-            found[STATES[finding.verdict]].append(name)
+            found[_state_of(finding)].append(name)
         else:
             mine = [tensor for tensor in room.evidence.of("grad") if tensor.name == name]
             there = [tensor for tensor in mine if not (tensor.missing or tensor.expected_missing)]
@@ -127,10 +133,16 @@ def _tensors(room: Room) -> dict[str, list[str]]:
     return {word: names for word, names in found.items() if names}
 
 
+def _state_of(finding: Finding) -> str:
+    if finding.factors:
+        return BY_RANK
+    return UNDUE if finding.tensor is not None and finding.tensor.expected_missing else STATES[finding.verdict]
+
+
 def _what(row: Row, room: Room, tensors: Mapping[str, Sequence[str]]) -> str:
     """The state of every gradient in clauses; for what is not a gradient's fault, the judge's own sentence."""
     if Verdict(row.verdict or "").info.group != "gradient" or not (set(tensors) - {RIGHT, WEAK}):
-        return row.detail.removeprefix(OUTSIDE) + _gradients_too(row, tensors)
+        return row.detail.removeprefix(OUTSIDE) + _gradients_too(row, room, tensors)
     among = [name for names in tensors.values() for name in names]
     said = [text for word in tensors if word in _CLAUSES for text in _state(word, room, tensors[word], among)]
     for word, words in ((RIGHT, "right"), (WEAK, "below the noise")):
@@ -138,7 +150,16 @@ def _what(row: Row, room: Room, tensors: Mapping[str, Sequence[str]]) -> str:
             said.append(f"{spoken(names, among)} {have(names, 'is', 'are')} {words}")
     if moved := _moved(tensors):
         said.append(f"{spoken(moved, among)} moved as {have(moved, 'it', 'they')} should")
+    if _right_moments(tensors):
+        said.append("the optimiser's moments are right")
     return "; ".join(said)
+
+
+def _last_words(row: Row, log: str) -> str:
+    """What a rank that died wrote last, where its own outcome does not have it: of some rank, for a log is of all."""
+    if row.verdict != Verdict.CRASH or LABEL in row.detail or not (words := last_words(log)):
+        return ""
+    return f"; {LABEL}{words}"
 
 
 def _moved(tensors: Mapping[str, Sequence[str]]) -> list[str]:
@@ -148,93 +169,93 @@ def _moved(tensors: Mapping[str, Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(name for one in right if (name := stepped(one)) and name not in other | set(right)))
 
 
-def _gradients_too(row: Row, tensors: Mapping[str, Sequence[str]]) -> str:
+def _right_moments(tensors: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a step is wrong although all moments are right: it is not the gradient that is."""
+    wrong = {kind_of(name) for word, names in tensors.items() if word not in (RIGHT, WEAK) for name in names}
+    return wrong == {"step"} and any(kind_of(name) == "moment" for name in tensors.get(RIGHT, ()))
+
+
+def _gradients_too(row: Row, room: Room, tensors: Mapping[str, Sequence[str]]) -> str:
     """Beside a fault that is none of the gradients': what these are like."""
     if Verdict(row.verdict or "") not in ANSWERED or not tensors:
         return ""
-    wrong = [name for word, names in tensors.items() if word not in (RIGHT, WEAK) for name in names]
+    states = [word for word in tensors if word not in (RIGHT, WEAK)]
+    wrong = [name for word in states for name in tensors[word]]
     if not wrong:
         return "; the gradients are right"
     among = [name for names in tensors.values() for name in names]
     gradients = have(wrong, "the gradient", "the gradients")
-    return f"; {gradients} of {spoken(wrong, among)} {have(wrong, 'is', 'are')} wrong too"
+    amount = AS_WORDS.get(states[0]) or numbers(states[0], room, tensors[states[0]])
+    return f"; {gradients} of {spoken(wrong, among)} {have(wrong, 'is', 'are')} wrong too ({amount})"
 
 
-_CLAUSES = {
+_CLAUSES: dict[str, tuple[str, str, str]] = {
     "permuted": (
         "the gradient of {names} has the right values in the wrong places",
         "the optimiser's step of {names} goes to the wrong elements",
+        "the optimiser's moments of {names} have the right values in the wrong places",
     ),
-    "dead": ("{names} {receive} no gradient ({numbers})", "after the optimiser's step {names} {have} not moved{news}"),
-    "partly dead": ("a part of the gradient of {names} is zero ({numbers})", "a part of {names} has not moved{news}"),
-    "scaled": ("the gradient of {names} is {numbers}", "the optimiser's step of {names} is scaled ({numbers})"),
+    "dead": (
+        "{names} {receive} no gradient ({numbers})",
+        "after the optimiser's step {names} {have} not moved{counted}",
+        "the optimiser's moments of {names} are zero ({numbers})",
+    ),
+    "partly dead": (
+        "a part of the gradient of {names} is zero ({numbers})",
+        "a part of {names} has not moved ({numbers})",
+        "a part of the optimiser's moments of {names} is zero ({numbers})",
+    ),
+    "scaled": (
+        "the gradient of {names} is {numbers}",
+        "the optimiser's step of {names} is {numbers}",
+        "each of the optimiser's moments of {names} is {numbers}",
+    ),
+    BY_RANK: (
+        "the gradient of {names} is right up to one factor per rank ({numbers})",
+        "the optimiser's step of {names} is right up to one factor per rank ({numbers})",
+        "the optimiser's moments of {names} are right up to one factor per rank ({numbers})",
+    ),
+    UNDUE: (
+        "{names} {have} a gradient where none is due",
+        "after the optimiser's step {names} {have} moved, and should not have",
+        "the optimiser has moments of {names} where none are due",
+    ),
     "wrong": (
         "the gradient of {names} is wrong ({numbers})",
-        "the optimiser's step or moments of {names} are wrong ({numbers})",
+        "the optimiser's step of {names} is wrong ({numbers})",
+        "the optimiser's moments of {names} are wrong ({numbers})",
     ),
 }
-"""Per state, of gradients and of what the optimiser made of them."""
+"""Per state, of gradients, of the step that the optimiser made of them, and of its moments."""
 
 
 def _state(word: str, room: Room, names: Sequence[str], among: Sequence[str]) -> list[str]:
-    """A clause on the gradients in one state, and one on what the optimiser made of them where that is news."""
-    plain = [name for name in names if not stepped(name)]
-    made = [name for name in names if stepped(name)]
-    after = list(dict.fromkeys(map(stepped, made)))
-    said = []
-    for template, those, keys in ((0, plain, plain), (1, after, made)):
-        if not those or (template and set(those) <= set(plain) and word != "dead"):
+    """A clause on the gradients in one state, and those on steps and moments where they are news.
+
+    A step or a moment in the state of its own gradient only follows from it, and no number is taken over several kinds.
+    """
+    kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for name in names:
+        kinds[kind_of(name)].append(name)
+    moments = kinds["moment"] or kinds["root"]
+    said, told = list[str](), set[str]()
+    for template, keys in zip(_CLAUSES[word], (kinds["gradient"], kinds["step"], moments), strict=True):
+        whose = [stepped(key) or key for key in keys]
+        news = not set(whose) <= told
+        # That a dead weight has not moved is worth a clause, though no number.
+        if not keys or not (news or "{counted}" in template):
             continue
-        numbers = _numbers(word, room, keys)
+        told.update(whose)
+        amount = numbers(word, room, keys)
         words = {
-            "names": spoken(those, among),
-            "receive": have(those, "receives", "receive"),
-            "have": have(those, "has", "have"),
-            "numbers": numbers,
-            "news": "" if plain else f" ({numbers})",
+            "names": spoken(whose, among),
+            "receive": have(whose, "receives", "receive"),
+            "have": have(whose, "has", "have"),
+            "numbers": amount,
+            "counted": f" ({amount})" if news else "",
         }
-        said.append(_CLAUSES[word][template].format(**words))
+        said.append(template.format(**words))
     return said
-
-
-def _numbers(word: str, room: Room, names: Sequence[str]) -> str:
-    """The numbers that go with a state, over all ranks and all of these gradients."""
-    mine = [tensor for tensor in room.evidence.of("grad") if tensor.name in names]
-    if word == "dead":
-        _, due, ranks = _counted(mine)
-        if any(tensor.missing for tensor in mine):
-            return f".grad is None where {due} elements are due{ranks}"
-        return f"0 of {due} elements are non-zero{ranks}"
-    if word == "partly dead":
-        got, due, ranks = _counted(mine)
-        where = list(dict.fromkeys(filter(None, map(zero_blocks, mine))))
-        more = " …" if len(where) > SHOWN_BLOCKS else ""
-        return f"{got} of {due} elements are non-zero{ranks}" + "".join(where[:SHOWN_BLOCKS]) + more
-    if word == "scaled":
-        factors = dict.fromkeys(f"{t.alpha / room.case.scale:.4g}" for t in mine if t.alpha is not None)
-        return f"{listed(list(factors))} times what it should be"
-    if any(tensor.expected_missing for tensor in mine):
-        return "there is one, and must be none"
-    if odd := [tensor for tensor in mine if not tensor.nonfinite_same]:
-        got, due = (sum(getattr(tensor, key) for tensor in odd) for key in ("nonfinite_got", "nonfinite_expected"))
-        return f"{got} element{'s are' if got != 1 else ' is'} NaN or infinite, and {due} should be"
-    worst = max(mine, key=lambda tensor: tensor.rel_l2 or 0.0)
-    if worst.rel_l2 is None:
-        return f"up to {worst.max_abs or 0.0:.3g} where zero is due"
-    return f"off by {worst.rel_l2:.3g} of its norm" + (
-        f", cosine {worst.cosine:.3g}" if worst.cosine is not None else ""
-    )
-
-
-def _counted(tensors: Sequence[TensorEvidence]) -> tuple[int, int, str]:
-    """How many elements are non-zero and how many should be, of one rank where all have as many, and on which."""
-    ranks: dict[int, tuple[int, int]] = {}
-    for tensor in tensors:
-        got, due = ranks.get(tensor.rank, (0, 0))
-        ranks[tensor.rank] = (got + tensor.nonzero_got, due + tensor.nonzero_expected)
-    if len(set(ranks.values())) == 1:
-        return *next(iter(ranks.values())), " on each rank"
-    return sum(got for got, _ in ranks.values()), sum(due for _, due in ranks.values()), " over all ranks"
 
 
 # -- what it means ---------------------------------------------------------------------------------------------------
@@ -244,10 +265,15 @@ def _training(row: Row, room: Room, tensors: Mapping[str, Sequence[str]]) -> str
     verdict = Verdict(row.verdict or "")
     if row.detail.startswith(OUTSIDE) and verdict is Verdict.MISMATCH:
         return SILENT_OUTSIDE
-    names = list(tensors.get(STATES.get(verdict, ""), ()))
+    state = STATES.get(verdict, "")
+    if verdict is Verdict.MISMATCH and state not in tensors:
+        state = BY_RANK if BY_RANK in tensors else UNDUE
+    names = list(tensors.get(state, ()))
     whose = _whose(names, room.case.weights)
     worst = _worst(room, (), "output") if verdict is Verdict.FORWARD_MISMATCH else _worst(room, names)
     error = "" if worst is None else _off(worst)
+    if state == BY_RANK and names:
+        error = f": each rank's part has a size of its own ({numbers(BY_RANK, room, names)})"
     ratio = None if worst is None or worst.alpha is None else worst.alpha / room.case.scale
     return with_forward(verdict, clause(verdict, whose, ratio, error), row.forward_ok)
 
@@ -293,5 +319,5 @@ def _eager(row: Row, eager: Row | None) -> str:
     if fault_of(row) == fault_of(eager):
         return f"has the same fault {at}: the tracer has no part in it"
     if other.settled:
-        return f"{'is refused' if other is Verdict.REFUSED else 'agrees'} {at}: only the traced call is wrong"
+        return f"{'is refused' if other is Verdict.REFUSED else other.info.label} {at}: only the traced call is wrong"
     return f"says otherwise {at}: {other.info.label}"

@@ -1,97 +1,101 @@
-"""Every distinct fault of many releases in one sentence: what, where, and in which of them on which torch.
+"""Every distinct fault of many releases in one sentence: what, in which of them on which torch, and a case of it.
 
 On the straight line a part of ``service.page``; pure. ``service.findings`` tells each release's faults beside the
-others'; over ten releases that is the same fault ten times. Here a fault is its verdict, its probe and, where it is an
-error, the error; which tensors are wrong is left to the cell.
+others'; over ten releases that is the same fault ten times. What makes two faults one is ``service.sameness``'.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jobs.contract import TRACED_MODES
 from service.edges import in_order
-from service.findings import in_release_order
-from service.spans import spans
-from service.telling import FACTOR, TIMES, extent, outside
+from service.sameness import Known, One, ones
+from service.spans import listed, spans
+from service.telling import FACTOR, TIMES, extent, head, instance, outside, release, smallest
 from service.verdicts import Verdict
 from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
+    from service.diagnosis import Diagnosis
     from service.store.views import CellRow
 
 GROUPS = ("gradient", "forward", "manners", "no answer")
 """Silent faults first."""
-DETAIL = 200
+DETAIL = 400
 
 
-class Fault(NamedTuple):
-    """What makes the faults of two cells the same one; ``said`` is the error's or the import's own, or a factor."""
+def distinct(rows: Iterable[CellRow], diagnoses: Mapping[int, Diagnosis] | None = None) -> list[str]:
+    """The sentences about the failing ones of ``rows``: silent ones first, and of those the most frequent.
 
-    verdict: Verdict
-    probe: str
-    said: str
-    outside: bool
-    traced: bool
-
-
-def distinct(rows: Iterable[CellRow]) -> list[str]:
-    """The sentences about the failing ones of ``rows``: silent ones first, and of those the most frequent."""
-    found: dict[Fault, list[CellRow]] = defaultdict(list)
-    for row in rows:
-        if row.verdict is not None and Verdict(row.verdict).failing:
-            found[_fault(row)].append(row)
-    merged = _both_modes(found)
-    labels = in_release_order({row.label for mine in merged.values() for row in mine})
-    torches = in_order({row.torch for mine in merged.values() for row in mine})
-    ordered = sorted(merged.items(), key=lambda item: (_rank(item[0], item[1]), -len(item[1])))
-    return [_sentence(fault, mine, labels, torches) for fault, mine in ordered]
+    rows       all answers, those that fail and those that do not: these bound the others
+    diagnoses  of the failing ones, by cell
+    """
+    known = Known(tuple(rows), diagnoses or {})
+    found = ones(known)
+    torches = in_order({row.torch for row in known.rows})
+    ordered = sorted(found, key=lambda one: (_rank(one), -len(one.rows)))
+    return [_sentence(one, known, torches) for one in ordered]
 
 
-def _fault(row: CellRow) -> Fault:
-    verdict = Verdict(row.verdict or "")
-    probe = "" if verdict is Verdict.UNIMPORTABLE else row.case.partition("[")[0]
-    factor = FACTOR.match(row.signature)
-    said = row.signature if verdict.info.group == "no answer" else f"{TIMES}{factor[1]}" if factor else ""
-    return Fault(verdict, probe, said, row.detail.startswith(OUTSIDE), row.mode in TRACED_MODES)
+def _rank(one: One) -> tuple[bool, int]:
+    group = one.verdict.info.group
+    return not any(row.forward_ok is True for row in one.rows) or group != "gradient", GROUPS.index(group)
 
 
-def _both_modes(found: Mapping[Fault, list[CellRow]]) -> dict[Fault, list[CellRow]]:
-    """A fault that a traced call has as well as an eager one is one fault, and not the tracer's."""
-    merged: dict[Fault, list[CellRow]] = {}
-    for fault, rows in found.items():
-        eager = fault._replace(traced=False)
-        merged.setdefault(eager if eager in found else fault, []).extend(rows)
-    return merged
+def _sentence(one: One, known: Known, torches: Sequence[str]) -> str:
+    """``zero gradient in traced exchange/dim0 (10 cases; aot_eager; 2 ranks): x 1.0 on torch 2.11.0. For instance …``
+
+    Numbers are those of the one cell that is named.
+    """
+    newest = sorted(one.rows, key=lambda row: (known.labels.index(row.label), torches.index(row.torch)), reverse=True)
+    example = smallest(newest)
+    verdict = Verdict(example.verdict or "")
+    what = outside(verdict) if example.detail.startswith(OUTSIDE) else verdict.info.label
+    traced = "traced " if all(row.mode in TRACED_MODES for row in one.rows) else ""
+    probes = sorted({row.case.partition("[")[0] for row in one.rows})
+    told = "; ".join(_places(one.rows, known, torches))
+    shown = _what(known.diagnoses.get(example.cell), example)
+    if verdict is Verdict.UNIMPORTABLE:
+        return f"{what}: {told} ({shown})"
+    where = f"{traced}{listed(probes)} ({extent(one.rows)})"
+    return f"{what}{_factor(one.rows)} in {where}: {told}. For instance {instance(example)}: {shown}"
 
 
-def _rank(fault: Fault, rows: Sequence[CellRow]) -> tuple[bool, int]:
-    loud = not any(row.forward_ok is True for row in rows) or fault.verdict.info.group != "gradient"
-    return loud, GROUPS.index(fault.verdict.info.group)
+def _factor(rows: Sequence[CellRow]) -> str:
+    """The factor of what is scaled, where it is one in all of them."""
+    found = {factor[1] if (factor := FACTOR.match(row.signature)) else "" for row in rows}
+    return f" {TIMES}{found.pop()}" if len(found) == 1 and found != {""} else ""
 
 
-def _sentence(fault: Fault, rows: Sequence[CellRow], labels: Sequence[str], torches: Sequence[str]) -> str:
-    """``zero gradient in traced exchange/dim0 (10 cases; aot_eager; 2 ranks): 1.0 to 1.2 on torch 2.11.0 (why)``."""
-    what = outside(fault.verdict) if fault.outside else fault.verdict.info.label
-    factor = f" {fault.said}" if fault.said.startswith(TIMES) else ""
-    where = f" in {'traced ' if fault.traced else ''}{fault.probe} ({extent(rows)})" if fault.probe else ""
-    return f"{what}{factor}{where}: {'; '.join(_places(rows, labels, torches))} ({_why(rows)})"
-
-
-def _places(rows: Sequence[CellRow], labels: Sequence[str], torches: Sequence[str]) -> Iterator[str]:
-    """``0.17.2 to 0.19.6 on torch 2.11.0``, once for all torch versions on which the same releases have it."""
+def _places(rows: Sequence[CellRow], known: Known, torches: Sequence[str]) -> Iterator[str]:
+    """``deepspeed 0.17.2 to 0.19.6 on torch 2.11.0``, once for all releases that have it on the same versions."""
     having: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        having[row.torch].add(row.label)
-    for those in dict.fromkeys(frozenset(having[torch]) for torch in torches if torch in having):
-        same = {torch for torch, its in having.items() if its == those}
-        yield f"{spans(those, labels)} on torch {spans(same, torches)}"
+        having[row.label].add(row.torch)
+    on: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for label in (label for label in known.labels if label in having):
+        everywhere = having[label] == known.importing[label] and len(having[label]) > 1
+        on[() if everywhere else tuple(in_order(having[label]))].append(label)
+    for those, mine in on.items():
+        them = "it" if len(mine) == 1 else "them"
+        torch = f"torch {spans(those, torches)}" if those else f"every torch that imports {them}"
+        yield f"{_named(mine, known.labels)} on {torch}"
 
 
-def _why(rows: Sequence[CellRow]) -> str:
-    """What the cell says that most say alike, without the lines that its error went through."""
-    said = Counter(row.detail.removeprefix(OUTSIDE) for row in rows).most_common(1)[0][0]
-    first = said.partition("; also wrong: ")[0]
-    return first if len(first) <= DETAIL else f"{first[: DETAIL - 1]}…"
+def _named(labels: Sequence[str], among: Sequence[str]) -> str:
+    """Releases as a span, their subject said once."""
+    subjects = {(release(label) or ("",))[0] for label in labels}
+    text, name = spans(labels, among), subjects.pop()
+    return text if subjects or not name else f"{name} {text.replace(f'{name}==', '')}"
+
+
+def _what(diagnosis: Diagnosis | None, example: CellRow) -> str:
+    """What is wrong in the example, with its numbers: whole clauses, as many as there is room for."""
+    said = head(diagnosis.what if diagnosis else example.detail)
+    if len(said) <= DETAIL:
+        return said.rstrip(".")
+    whole = said[:DETAIL].rpartition("; ")[0]
+    return f"{whole or said[: DETAIL - 1]}…"

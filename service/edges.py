@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from packaging.version import InvalidVersion, Version
 
+from service.alike import same_name
 from service.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -188,10 +189,10 @@ def columns_of(answers: Iterable[Answer], fault: tuple[str, str], known: Iterabl
 def edges(answers: Iterable[Answer], known: Iterable[str] = ()) -> list[Edge]:
     """Every stretch of every fault of one row. ``answers``: one per runtime; several builds of a version are merged."""
     given, torches = list(answers), list(known)
-    faults = dict.fromkeys((a.verdict, a.signature) for a in given if a.verdict and Verdict(a.verdict).failing)
+    faults = dict.fromkeys(fault_of(a) for a in given if a.verdict and Verdict(a.verdict).failing)
     found = []
     for verdict, signature in faults:
-        fault = str(verdict), signature
+        fault = verdict, signature
         columns = columns_of(given, fault, torches)
         bad = {torch for torch, said in columns if said == BAD}
         right = [a for a in given if a.torch in bad and _state(a, fault) == GOOD]
@@ -213,8 +214,13 @@ def edges(answers: Iterable[Answer], known: Iterable[str] = ()) -> list[Edge]:
     return sorted(found, key=lambda edge: version_order(edge.first_bad))
 
 
+def fault_of(answer: Answer) -> tuple[str, str]:
+    """What makes two failures of one cell the same, in whatever words torch's versions tell an error."""
+    return str(answer.verdict), same_name(answer.signature)
+
+
 def _state(answer: Answer, fault: tuple[str, str]) -> str:
-    same = (answer.verdict, answer.signature) == fault
+    same = fault_of(answer) == fault
     return state(answer, same=same, of_import=fault[0] == Verdict.UNIMPORTABLE)
 
 

@@ -9,14 +9,16 @@ other torch versions, says how far the finding reaches. ``service.telling`` has 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
 
+from service.alike import same_name
 from service.edges import BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED, Known, in_order, merged, shows_import, state
-from service.telling import EVERYTHING, FACTOR, Fault, Group, release, told
+from service.telling import EVERYTHING, FACTOR, Fault, Group, head, instance, release, smallest, told
 from service.training import meaning
 from service.verdicts import Verdict
 from service.wording import OUTSIDE
@@ -31,10 +33,11 @@ class Finding:
 
     axis   what it differs along, torch before checkout; ``throughout``: the same fault wherever it was tried
     text   one sentence
-    cell   one cell that shows it
+    cell   one cell that shows it: the smallest
     cells  how many do
-    why    for a fault that is an error, what ``cell`` said of it, with its own numbers: may be long
-    means  for a gradient that is wrong, what that means for training; with the first finding of which it is so
+    why    what ``cell`` said of it, its worst tensor or its error with its own numbers: may be long
+    means  what that means for training; with the first finding of which it is so
+    case   which case ``cell`` is of, and where
     """
 
     axis: Literal["torch", "checkout", "throughout"]
@@ -43,6 +46,12 @@ class Finding:
     cells: int
     why: str = ""
     means: str = ""
+    case: str = ""
+
+    @property
+    def example(self) -> str:
+        """The case that shows it, and what its cell said; for a failed import, which is of every case, only that."""
+        return ": ".join(part for part in (self.case, self.why) if part)
 
     def __str__(self) -> str:
         return f"{self.text}{f' ({self.why})' if self.why else ''} (cell {self.cell})"
@@ -84,7 +93,9 @@ def sentences(rows: Sequence[Row], known: Known = Known()) -> list[Finding]:  # 
     found = []
     for group in _groups(sites.values(), labels, torches, imports):
         text = told(group, several=len(tried) > 1 or len(labels.names) > 1)
-        finding = Finding(group.axis, text, group.rows[0].cell, len(group.rows), _why(group), _means(group))
+        shown = smallest(group.rows)
+        case = "" if group.fault.verdict is Verdict.UNIMPORTABLE else instance(shown)
+        finding = Finding(group.axis, text, shown.cell, len(group.rows), _why(shown), _means(group), case)
         found.append((_importance(group), finding))
     return _once([finding for _, finding in sorted(found, key=lambda pair: pair[0])])
 
@@ -99,18 +110,15 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
     return kept
 
 
-def _why(group: Group) -> str:
-    """For a fault that is an error, what its first cell says: the lines and shapes that the group's key leaves out."""
-    if group.fault.verdict.info.group != "no answer":
-        return ""
-    return group.rows[0].detail.removeprefix(OUTSIDE) or group.fault.signature
+def _why(row: Row) -> str:
+    """What a cell says of its fault: its worst tensor, or its error, with the numbers that a group's key leaves out."""
+    said = head(row.detail)
+    return said if said or Verdict(row.verdict or "").info.group != "no answer" else row.signature
 
 
 def _means(group: Group) -> str:
-    """For a gradient that is wrong, what it means for training."""
+    """What it means for training."""
     verdict, factor = group.fault.verdict, FACTOR.match(group.fault.signature)
-    if verdict.info.group != "gradient":
-        return ""
     right = {row.forward_ok for row in group.rows} == {True}
     ratio = float(factor[1]) if factor else None
     return meaning(verdict, forward_ok=right, alpha=ratio, outside=group.fault.outside)
@@ -126,12 +134,12 @@ def _imports(rows: Iterable[Row], known: Known, names: Mapping[str, str]) -> _Im
     for fact in known.imports:
         if fact.checkout in names:
             reasons = found.setdefault((names[fact.checkout], fact.torch), {})
-            reasons.setdefault(fact.runtime, set()).add(fact.signature)
+            reasons.setdefault(fact.runtime, set()).add(same_name(fact.signature))
     for row in rows:
         failed = row.verdict == Verdict.UNIMPORTABLE
         if failed or shows_import(row.verdict):
             reasons = found.setdefault((names[row.checkout], row.torch), {})
-            reasons.setdefault(row.runtime, set()).add(row.signature if failed else "")
+            reasons.setdefault(row.runtime, set()).add(same_name(row.signature) if failed else "")
     return found
 
 
@@ -205,6 +213,7 @@ def _groups(sites: Iterable[_Site], labels: _Labels, torches: Sequence[str], imp
                 group.rows += rows
                 if not importing:
                     group.untraced |= _untraced(site, having)
+                    group.elsewhere_untraced += _untraced_elsewhere(site, states, having, pattern.bad)
     return list(groups.values())
 
 
@@ -214,6 +223,18 @@ def _untraced(site: _Site, having: Sequence[str]) -> set[str]:
         for (label, torch), answers in site.answers.items()
         if label in having and any(row.verdict == Verdict.AGREE_UNTRACED for row in answers.values())
     }
+
+
+def _untraced_elsewhere(
+    site: _Site, states: Mapping[_Place, str], having: Sequence[str], bad: Sequence[str]
+) -> Counter[str]:
+    """Of the other checkouts, on the versions that have the fault, which agree in no traced graph."""
+    return Counter(
+        label
+        for (label, torch), answers in site.answers.items()
+        if label not in having and torch in bad and states[label, torch] == GOOD
+        if any(row.verdict == Verdict.AGREE_UNTRACED for row in answers.values())
+    )
 
 
 @dataclass(frozen=True)
@@ -255,7 +276,7 @@ def _patterns(
 def _fault(row: Row) -> Fault:
     verdict = Verdict(row.verdict or "infra")
     probe = EVERYTHING if verdict is Verdict.UNIMPORTABLE else row.case.partition("[")[0]
-    return Fault(verdict, row.signature, probe, row.detail.startswith(OUTSIDE))
+    return Fault(verdict, same_name(row.signature), probe, row.detail.startswith(OUTSIDE))
 
 
 def _failing(row: Row) -> bool:

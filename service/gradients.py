@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.evidence import TensorEvidence
+from service.naming import KINDS, kind_of, stepped
 from service.room import Room
 from service.verdicts import Verdict
-from service.wording import badness, how, listed, named, since, where, zero_blocks
+from service.wording import badness, how, listed, named, per_rank, since, where, zero_blocks
 
 LOCAL_FAMILIES = ("tiled",)
 """Families whose cases hold no collective: what a traced mode has to show is one graph that nothing broke apart."""
@@ -20,12 +21,17 @@ LOCAL_FAMILIES = ("tiled",)
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict in the making; ``tensor`` is the one whose numbers are shown."""
+    """A verdict in the making.
+
+    tensor   the one whose numbers are shown
+    factors  what each rank's part is times the right one, where that is all that is wrong with it; else empty
+    """
 
     verdict: Verdict
     signature: str
     detail: str
     tensor: TensorEvidence | None = None
+    factors: tuple[tuple[int, float], ...] = ()
 
 
 # -- shape, forward, manners -----------------------------------------------------------------------------------------
@@ -108,15 +114,33 @@ def wrong_gradient(room: Room) -> Finding | None:
         return None
     # Of several like faults the largest one that is no parameter is what the call was asked for.
     gravest = min(found, key=lambda finding: (_SEVERITY.index(finding.verdict), *_weight(room, finding)))
-    others = [f"{f.tensor.name} ({f.verdict.info.label})" for f in found if f is not gravest and f.tensor is not None]
+    # What an optimiser made of a gradient follows from it: it names the fault, as ever, and never leads its sentence.
+    alike = [finding for finding in found if finding.verdict is gravest.verdict]
+    lead = min(alike, key=lambda finding: (_kind(finding), *_weight(room, finding)))
+    told = {_whose(finding) for finding in found if _kind(finding) < KINDS.index("moment")}
+    others = [
+        f"{f.tensor.name} ({f.verdict.info.label})"
+        for f in sorted(found, key=_kind)
+        if f is not lead and f.tensor is not None and not (_kind(f) >= KINDS.index("moment") and _whose(f) in told)
+    ]
     also = f"; also wrong: {', '.join(others[:6])}{', …' if len(others) > 6 else ''}" if others else ""
-    detail = f"{gravest.detail}{also}; {room.forward}{_convention(room)}"
-    return Finding(gravest.verdict, gravest.signature, detail, gravest.tensor)
+    detail = f"{lead.detail}{also}; {room.forward}{_convention(room)}"
+    return Finding(gravest.verdict, gravest.signature, detail, lead.tensor, lead.factors)
 
 
 def _weight(room: Room, finding: Finding) -> tuple[bool, int]:
     tensor = finding.tensor
     return (True, 0) if tensor is None else (tensor.name in room.case.weights, -tensor.numel)
+
+
+def _kind(finding: Finding) -> int:
+    """Gradients first, then steps, moments and what else an optimiser makes of them."""
+    return len(KINDS) if finding.tensor is None else KINDS.index(kind_of(finding.tensor.name))
+
+
+def _whose(finding: Finding) -> str:
+    """The parameter that a finding is about, be it its gradient or what became of it."""
+    return "" if finding.tensor is None else stepped(finding.tensor.name) or finding.tensor.name
 
 
 def _classify(room: Room, tensors: Sequence[TensorEvidence]) -> Finding:
@@ -130,14 +154,42 @@ def _classify(room: Room, tensors: Sequence[TensorEvidence]) -> Finding:
             return finding
     # Where zero is expected there is only an absolute error: it stands for the gradient if nothing else does.
     worst = max([t for t in wrong if t.expected_norm != 0] or wrong, key=badness)
-    factors = [t for t in tensors if t.alpha is not None and (t.residual or 0.0) <= room.after_factor(t)]
     ranks = where(wrong, room.ranks, worst.key)
-    detail = f"{named(worst)} {how(worst)} {ranks}"
-    if len(wrong) > 1:
+    factors = _factors(room, tensors, wrong)
+    if factors:
+        detail = f"{named(worst)} is right up to one factor per rank: {per_rank(factors)}"
+    elif len(wrong) > 1:
         detail = f"{named(worst)} is wrong {ranks}: on rank {worst.rank} it {how(worst).rstrip(',')}"
-    if len(factors) == len(tensors):
-        detail += "; scaled by " + ", ".join(f"{t.alpha:.4g} on rank {t.rank}" for t in factors)
-    return Finding(Verdict.MISMATCH, f"mismatch: {worst.key}", detail, worst)
+    else:
+        detail = f"{named(worst)} {how(worst)} {ranks}"
+    return Finding(Verdict.MISMATCH, f"mismatch: {worst.key}", detail, worst, factors)
+
+
+def _factors(
+    room: Room, tensors: Sequence[TensorEvidence], wrong: Sequence[TensorEvidence]
+) -> tuple[tuple[int, float], ...]:
+    """Each rank's factor against the case's convention, where nothing is left after it and they are not one."""
+    if not (alive := _alive_up_to_a_factor(room, tensors, wrong)):
+        return ()
+    found = [(tensor.rank, (tensor.alpha or 0.0) / room.case.scale) for tensor in alive]
+    values = [factor for _, factor in found]
+    near = max(room.after_factor(tensor) for tensor in alive) * max(map(abs, values))
+    return tuple(found) if max(values) - min(values) > near else ()
+
+
+def _alive_up_to_a_factor(
+    room: Room, tensors: Sequence[TensorEvidence], wrong: Sequence[TensorEvidence]
+) -> list[TensorEvidence]:
+    """The parts that should not be zero, where every one of them is right but for a factor; else nothing."""
+    alive = [tensor for tensor in tensors if tensor.nonzero_expected]
+    if any(not tensor.nonzero_expected for tensor in wrong) or not all(tensor.alpha for tensor in alive):
+        return []
+    if not all(tensor.nonfinite_same for tensor in tensors):
+        return []
+    if room.case.exact and any(tensor.zeroed for tensor in alive):
+        return []
+    fits = all(tensor.residual is not None and tensor.residual <= room.after_factor(tensor) for tensor in alive)
+    return alive if fits else []
 
 
 def _unexpected(room: Room, _: Sequence[TensorEvidence], wrong: Sequence[TensorEvidence]) -> Finding | None:
@@ -173,17 +225,12 @@ def _zero(room: Room, tensors: Sequence[TensorEvidence], _: Sequence[TensorEvide
 
 def _scaled(room: Room, tensors: Sequence[TensorEvidence], wrong: Sequence[TensorEvidence]) -> Finding | None:
     """One factor on every rank, other than the one that the case states, and nothing left after it."""
-    alive = [tensor for tensor in tensors if tensor.nonzero_expected]
-    if any(not tensor.nonzero_expected for tensor in wrong):
+    alive = _alive_up_to_a_factor(room, tensors, wrong)
+    factors = [tensor.alpha or 0.0 for tensor in alive]
+    if not factors:
         return None
-    factors = [tensor.alpha for tensor in alive if tensor.alpha]
-    if len(factors) < len(alive) or not factors or not all(tensor.nonfinite_same for tensor in tensors):
-        return None
-    if room.case.exact and any(tensor.zeroed for tensor in alive):
-        return None
-    fits = all(tensor.residual is not None and tensor.residual <= room.after_factor(tensor) for tensor in alive)
     near = max(room.after_factor(tensor) for tensor in alive) * abs(factors[0])
-    if not fits or any(abs(factor - factors[0]) > near for factor in factors):
+    if any(abs(factor - factors[0]) > near for factor in factors):
         return None
     if abs(factors[0] - room.case.scale) <= near:
         return None

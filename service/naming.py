@@ -15,7 +15,11 @@ MANY = 6
 """From how many names on only the first ones are said."""
 
 _LAYER = re.compile(r"^(?:\w+\.)*?layers?\.?(?P<layer>\d+)\.(?P<base>.+)$")
-_STEPPED = re.compile(r"^(?:step|moment|root)/(?P<name>.+)$")
+KINDS = ("gradient", "step", "moment", "root")
+"""What is told of a parameter, in the order in which one follows from another: its gradient, what an optimiser added to
+it, and the moments that it keeps."""
+
+_STEPPED = re.compile(r"^(?P<kind>step|moment|root)/(?P<name>.+)$")
 _PROJECTION = re.compile(r"^(?:\w+\.)*(?P<which>[qkvo])_proj(?:\.weight)?$")
 
 _TOGETHER: tuple[tuple[str, frozenset[str]], ...] = (
@@ -37,6 +41,12 @@ def stepped(name: str) -> str:
     """The parameter whose step or moment this is; empty for a gradient itself."""
     found = _STEPPED.match(name)
     return found["name"] if found else ""
+
+
+def kind_of(name: str) -> str:
+    """Which of :data:`KINDS` a name is of."""
+    found = _STEPPED.match(name)
+    return found["kind"] if found else KINDS[0]
 
 
 def spoken(names: Sequence[str], among: Sequence[str] = ()) -> str:

@@ -26,6 +26,7 @@ from service.verdicts import VERDICTS, Verdict
 
 if TYPE_CHECKING:
     from service.compare import Finding
+    from service.diagnosis import Diagnosis
     from service.store.views import CellRow
 
 NEVER = "·"
@@ -149,8 +150,15 @@ def parse(text: str, name: str) -> Page:
     return page
 
 
-def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[CellRow]], Sequence[Finding]]) -> str:
-    """The page as Markdown. Raises UsageError where a line names what the rows do not hold."""
+def render(
+    page: Page,
+    rows: Sequence[CellRow],
+    findings: Callable[[Sequence[CellRow]], Sequence[Finding]],
+    diagnoses: Callable[[Sequence[CellRow]], Mapping[int, Diagnosis]] = lambda rows: {},
+) -> str:
+    """The page as Markdown; ``diagnoses``: of the failing ones of some rows. Raises UsageError where a line names what
+    the rows do not hold.
+    """
     stored = [row for row in rows if row.verdict is not None]
     columns, answered = columns_of(stored), _newest(stored)
     parts = [f"# {page.title}", page.text.strip(), _measured(answered, len({row.torch for row in stored}))]
@@ -159,7 +167,8 @@ def render(page: Page, rows: Sequence[CellRow], findings: Callable[[Sequence[Cel
     parts += [_legend(parts)]
     for part in page.faults:
         mine = [row for row in answered if row.label in part.subjects]
-        said = distinct(mine) if part.by == "fault" else [*map(_finding, findings(mine)), *_proving_nothing(mine)]
+        once = part.by == "fault"
+        said = distinct(mine, diagnoses(mine)) if once else [*map(_finding, findings(mine)), *_proving_nothing(mine)]
         parts += [f"## {part.title}", part.text.strip(), "\n".join(f"- {_shown(one)}" for one in said)]
     for remark in page.remarks:
         parts += [f"## {remark.title}", remark.text.strip()]
@@ -288,7 +297,9 @@ def _legend(parts: Sequence[str]) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    return f"{finding.text}{f' ({finding.why})' if finding.why else ''}"
+    if not finding.case:
+        return f"{finding.text}{f' ({finding.why})' if finding.why else ''}"
+    return f"{finding.text}. For instance {finding.example}"
 
 
 def _proving_nothing(rows: Sequence[CellRow]) -> list[str]:

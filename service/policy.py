@@ -120,13 +120,28 @@ def load_policy(version: str = LATEST) -> Policy:
     return policy
 
 
+MOST = {"tolerance": {"k": 1000.0, "c": 1000.0}}
+"""How large a number of a policy file may be, where it is none of those that are shares or relative errors: those end
+at 1, which is all of it."""
+
+
 def parse_policy(text: str) -> Policy:
-    """A policy from its TOML. Raises PolicyError naming the key that is unknown, missing or of the wrong type."""
+    """A policy from its TOML.
+
+    Raises PolicyError naming the key that is unknown, missing, of the wrong type or out of its range. What is stored
+    is not asked for its range: it was judged by, whatever it is.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PolicyError(f"the policy is not TOML: {error}") from None
-    return policy_from_data(data)
+    policy = policy_from_data(data)
+    for name in _SECTIONS:
+        for key, value in asdict(policy)[name].items():
+            most = MOST.get(name, {}).get(key, 1.0)
+            if isinstance(value, float) and value > most:
+                raise PolicyError(f"[{name}] {key} = {value:g} is out of range: above 0, and at most {most:g}")
+    return policy
 
 
 def policy_from_data(data: dict[str, Any]) -> Policy:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
@@ -20,9 +20,12 @@ from service.edges import ABSENT, BAD, GOOD, NO_IMPORT, NOTHING, OTHER, UNTRIED,
 from service.imports import ANOTHER_TORCH, need_text
 from service.spans import bad, good, listed, spans, untried, untried_within
 from service.verdicts import Verdict
+from service.wording import OUTSIDE
 
 if TYPE_CHECKING:
     from service.compare import Row
+
+R = TypeVar("R", bound="Row")
 
 MIXED, HAVING = "mixed", "having"
 EVERYTHING = "every case"
@@ -48,6 +51,7 @@ class Group:
     tables           per site the state of every (checkout, torch)
     rows             the submission's own failing cells
     untraced         versions on which a traced cell is right, and whose collective was in no graph: a break saved it
+    elsewhere_untraced  how many cells of each other checkout that agree do so because of that
     """
 
     fault: Fault
@@ -59,6 +63,7 @@ class Group:
     tables: list[dict[tuple[str, str], str]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     untraced: set[str] = field(default_factory=set)
+    elsewhere_untraced: Counter[str] = field(default_factory=Counter)
 
     def along_torch(self, torch: str) -> Counter[str]:
         """How many of these sites say what of ``torch``, in the checkouts that have the fault."""
@@ -125,6 +130,21 @@ def told(group: Group, *, several: bool) -> str:
     if regressed and not everyone:
         said.append(f"a regression in {_span(group, regressed)}")
     return "; ".join(said)
+
+
+def smallest(rows: Sequence[R]) -> R:
+    """The cell to look at first: on the fewest ranks, of the case with the fewest words, without a tracer."""
+    return min(rows, key=lambda row: (row.world_size, row.case.count("="), len(row.case), MODES.index(row.mode)))
+
+
+def instance(row: Row) -> str:
+    """``exchange/dim0[loss=square], aot_eager, 2 ranks, deepspeed==0.19.6 on torch 2.11.0``."""
+    return f"{row.case}, {row.mode}, {row.world_size} ranks, {row.label} on torch {row.torch}"
+
+
+def head(detail: str) -> str:
+    """What a cell's detail says first: the worst tensor or the error, without what stands beside it."""
+    return detail.removeprefix(OUTSIDE).partition("; also wrong: ")[0]
 
 
 FACTOR = re.compile(r"scaled by (\S+): ")
@@ -244,7 +264,9 @@ def _checkouts(group: Group) -> list[str]:
     said = []
     states = [(label, _exact(group, label)) for label in group.labels]
     spoken = [(label, state) for label, state in states if state != NOTHING]
-    for (state, _), run in groupby(spoken, key=lambda column: (column[1], (release(column[0]) or ("",))[0])):
+    for (state, *_), run in groupby(
+        spoken, key=lambda column: (column[1], (release(column[0]) or ("",))[0], _quietly(group, column[0]))
+    ):
         said += _those(group, state, [label for label, _ in run])
     none = [label for label, state in states if state == NOTHING]
     return [*said, f"no answer from {_span(group, none)}"] if none else said
@@ -274,10 +296,18 @@ def _those(group: Group, state: str, labels: list[str]) -> list[str]:
     if state == BAD:
         return [f"{who} {'have' if many else 'has'} it too"]
     if group.fixes(labels[0]):
-        return [f"fixed in {labels[0]}"]
+        return [f"fixed in {labels[0]}{_quietly(group, labels[0])}"]
     if group.fault.verdict is Verdict.UNIMPORTABLE:
         return [f"{who} can be imported"]
-    return [f"{who} {'agree' if many else 'agrees'}"]
+    return [f"{who} {'agree' if many else 'agrees'}{_quietly(group, labels[0])}"]
+
+
+def _quietly(group: Group, label: str) -> str:
+    """That a checkout is right because the tracer gave up before the call, where that is so."""
+    untraced, right = group.elsewhere_untraced[label], group.elsewhere(label)[GOOD]
+    if not untraced:
+        return ""
+    return ", untraced" if untraced == right else f", untraced in {untraced} of {right}"
 
 
 def _mixed(group: Group, label: str) -> str:
@@ -288,7 +318,8 @@ def _mixed(group: Group, label: str) -> str:
     words |= {NO_IMPORT: f"{_not_importable(group)} in", ABSENT: "absent in", NOTHING: "no answer in"}
     (word, count), *rest = [(word, counts[state]) for state, word in words.items() if counts[state]]
     lead = word if counts[GOOD] else f"{label}: {word}"
-    return ", ".join([f"{lead} {count} of {counts.total()} cells", *(f"{word} {count}" for word, count in rest)])
+    first = f"{lead} {count} of {counts.total()} cells{_quietly(group, label)}"
+    return ", ".join([first, *(f"{word} {count}" for word, count in rest)])
 
 
 def _span(group: Group, names: Sequence[str]) -> str:

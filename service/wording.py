@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from service.evidence import ZERO_BLOCK, TensorEvidence
+from service.naming import kind_of, stepped
 
 FACTOR = 1e-2
 """A residual below which a factor tells all that there is to tell, in the shortest type too."""
@@ -43,9 +44,30 @@ _ROLE_WORDS: dict[str, Callable[[str], str]] = {
 }
 
 
+_MADE_WORDS = {
+    "step": "optimiser's step of {}",
+    "moment": "optimiser's first moment of {}",
+    "root": "root of the optimiser's second moment of {}",
+}
+"""What is reported beside gradients: what an optimiser made of them."""
+
+
 def named(tensor: TensorEvidence) -> str:
-    """``gradient of x``."""
+    """``gradient of x``, ``optimiser's step of head``."""
+    if tensor.role == "grad" and (made := _MADE_WORDS.get(kind_of(tensor.name))):
+        return made.format(stepped(tensor.name))
     return _ROLE_WORDS[tensor.role](tensor.name)
+
+
+def per_rank(factors: Iterable[tuple[int, float]]) -> str:
+    """``2 times what it should be on rank 0 and 0.5 times on rank 1``; ranks with one factor are told together."""
+    ranks: dict[str, list[int]] = {}
+    for rank, factor in factors:
+        ranks.setdefault(f"{factor:.4g}", []).append(rank)
+    count = sum(map(len, ranks.values())) + len(ranks)  # so that none of them is called every rank
+    first, *others = [(f"{factor} times", on_ranks(those, count)) for factor, those in ranks.items()]
+    said = [f"{first[0]} what it should be {first[1]}", *(" ".join(one) for one in others)]
+    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
 
 
 def how(tensor: TensorEvidence) -> str:

@@ -55,9 +55,38 @@ def diagnoses(
             )
             policy = policies.get(row.policy_version or "") or load_policy()
             case = CaseInfo.from_json(infos[row.case, row.version])
-            diagnosis = diagnose(row, Evidence.from_json(dict(evidence)), case, policy, beside)
+            log = _log(session, row) if row.verdict == Verdict.CRASH else ""
+            diagnosis = diagnose(row, Evidence.from_json(dict(evidence)), case, policy, beside, log)
             if diagnosis is not None:
                 found[row.cell] = diagnosis
+    return found
+
+
+def _log(session: Session, row: CellRow) -> str:
+    """What the ranks of a cell wrote, as far as it is kept."""
+    logs = [blob.digest for blob in store.find_cell(session, row.cell).blobs if blob.kind == "log" and blob.digest]
+    return "\n".join(store.blob(session, digest).decode("utf-8", "replace") for digest in logs)
+
+
+def told(session: Session, rows: Sequence[CellRow]) -> dict[int, Diagnosis]:
+    """The diagnosis of every failing one of ``rows`` that could be imported, without what stands beside it."""
+    failing = [
+        row for row in rows if row.verdict and Verdict(row.verdict).failing and row.verdict != Verdict.UNIMPORTABLE
+    ]
+    policies, infos = store.policies(session), store.case_infos(session, failing)
+    seen: dict[tuple[object, ...], Diagnosis | None] = {}
+    found = {}
+    for row in failing:
+        # Releases and versions with the same numbers share their evidence, and so what it says.
+        key = (row.evidence_digest, row.case, row.version, row.policy_version, row.verdict, row.detail)
+        if key not in seen:
+            evidence = Evidence.from_json(store.evidence(session, row.evidence_digest or ""))
+            case = CaseInfo.from_json(infos[row.case, row.version])
+            log = _log(session, row) if row.verdict == Verdict.CRASH else ""
+            policy = policies.get(row.policy_version or "") or load_policy()
+            seen[key] = diagnose(row, evidence, case, policy, log=log)
+        if (diagnosis := seen[key]) is not None:
+            found[row.cell] = diagnosis
     return found
 
 

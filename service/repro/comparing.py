@@ -1,4 +1,4 @@
-"""The end of the script: two tensors beside each other in numbers, and every rank's answer in one last line."""
+"""The end of the script: two tensors beside each other in numbers, every rank's answer in one line, and the status."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _compared(given: Given) -> Iterator[str]:
     if not given.answered:
         error = "f\"rank {rank}: {one['error'].splitlines()[0]}\""
         yield f'    wrong += [{error} for rank, one in enumerate(said) if "error" in one]'
-    yield '    print("does not agree: " + "; ".join(wrong) if wrong else "agrees")'
+    yield from _last_word("agrees")
 
 
 def _refused(given: Given) -> Iterator[str]:
@@ -128,4 +128,10 @@ def _refused(given: Given) -> Iterator[str]:
     yield '        print(f"rank {rank}: {error}")'
     yield '        if "error" not in one or "output/y" in one or error.startswith(accidents):'
     yield '            wrong.append(f"rank {rank}: {error.splitlines()[0]}")'
-    yield '    print("does not agree: " + "; ".join(wrong) if wrong else "agrees: refused on every rank")'
+    yield from _last_word("agrees: refused on every rank")
+
+
+def _last_word(right: str) -> Iterator[str]:
+    """The last line that is printed, and the exit status that says the same to a program: 1 for what is wrong."""
+    yield f'    print("does not agree: " + "; ".join(wrong) if wrong else "{right}")'
+    yield "    sys.exit(1 if wrong else 0)"

@@ -61,7 +61,7 @@ def _joint(given: Given, body: Body, between: str, *, brief: bool) -> str:
         list(_process(given, body)),
         [] if given.refusal else body.dense.strip("\n").splitlines(),
         [] if given.refusal else truth,
-        [] if given.refusal else compare_lines(given),
+        [] if given.refusal else [line for line in compare_lines(given) if line or not brief],
         main_lines(given),
     ]
     return between.join("\n".join(part) for part in parts if part) + "\n"

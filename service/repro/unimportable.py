@@ -1,4 +1,4 @@
-"""The script of a checkout that cannot be imported: the import, and the error. Pure."""
+"""The script of a checkout that cannot be imported: the import, the error, and exit status 1 for it. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ try:
 except BaseException as error:
     traceback.print_exc()
     print(f"does not agree: the import raises {{type(error).__name__}}: {{error}}".splitlines()[0])
+    sys.exit(1)
 else:
     print(f"agrees: deepspeed {{getattr(deepspeed, '__version__', '?')}} can be imported")
 """

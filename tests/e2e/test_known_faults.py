@@ -89,7 +89,7 @@ EXPECTED: dict[tuple[str, str], tuple[Found, ...]] = {
             "a loss scale of 65536 that is taken off and was never put on",
             BFLOAT16_STEP,
             ("partial_zero", "mismatch", "scaled"),
-            "moment/embed (scaled gradient)",
+            "optimiser's step of layer0.q_proj is partly zero",
         ),
     ),
     ("deepspeed==0.19.6", "2.11.0-index"): (

@@ -77,6 +77,7 @@ def compared(run: Run, case: str, folder: Path, transport: str = "gloo") -> tupl
     assert {key: said.handed[key] for key in given} == given
     settled = Verdict(str(row.verdict)).settled
     assert said.last.startswith("agrees" if settled else "does not agree: "), said.text
+    assert said.status == (0 if settled else 1), said.errors
     return str(row.verdict), said
 
 
@@ -107,7 +108,8 @@ def test_the_zero_gradient_of_the_traced_exchange(traced: Run, tmp_path: Path) -
 def test_the_same_script_agrees_where_the_release_is_right(traced: Run, tmp_path: Path) -> None:
     (row,) = traced.rows
     text = script_of(traced, row).replace('torch.compile(call, backend="aot_eager")', "call")
-    assert run_script(text, row, traced.settings.home, tmp_path / "script").last == "agrees"
+    said = run_script(text, row, traced.settings.home, tmp_path / "script")
+    assert (said.last, said.status) == ("agrees", 0)
 
 
 @pytest.mark.slow
@@ -129,3 +131,4 @@ def test_a_release_that_cannot_be_imported_shows_the_error(tmp_path: Path) -> No
     # torch.library.custom_op came with torch 2.4: torch's release notes.
     assert said.last.startswith("does not agree: the import raises AttributeError: ")
     assert "custom_op" in said.last
+    assert said.status == 1

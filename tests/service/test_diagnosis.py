@@ -11,7 +11,7 @@ import pytest
 
 from service.diagnosis import Beside, Diagnosis, diagnose
 from service.edges import stretches
-from service.evidence import Noise
+from service.evidence import Evidence, Noise, RankOutcome
 from service.extents import Extent, along_releases, extent_text
 from service.judge import judge
 from service.naming import have, spoken, stepped
@@ -90,6 +90,90 @@ def test_what_the_optimiser_made_of_it_is_told_as_that() -> None:
     )
 
 
+def test_what_is_counted_is_of_one_kind_and_the_gradient_leads() -> None:
+    kinds = ("layer0.k_proj", "step/layer0.k_proj", "moment/layer0.k_proj", "root/layer0.k_proj")
+    row, found = of_model({"k_proj": 0 * W}, dict.fromkeys((*kinds, "layer0.o_proj"), W))
+    assert row.detail.startswith("gradient of layer0.k_proj is zero on every rank: 0 of 16 elements")
+    assert "moment" not in row.detail
+    row, found = of_model({"k_proj": 0 * W}, dict.fromkeys((*kinds[1:], "step/layer0.o_proj"), W))
+    assert row.detail.startswith("optimiser's step of layer0.k_proj is zero on every rank: 0 of 16 elements")
+    # 16 elements of one weight, and not those of its step, its moment and its second one.
+    assert found.what.startswith(
+        "after the optimiser's step the k projection has not moved (0 of 16 elements are non-zero on each rank); "
+    )
+
+
+def test_moments_in_another_state_than_the_step_are_told_and_right_ones_too() -> None:
+    names = [f"{kind}/layer0.{name}" for kind in ("step", "moment", "root") for name in ("k_proj", "o_proj")]
+    _, found = of_model({"step/layer0.k_proj": 3 * W, "moment/layer0.k_proj": 0 * W}, dict.fromkeys(names, W))
+    assert (
+        "the optimiser's moments of the k projection are zero (0 of 16 elements are non-zero on each rank)"
+        in found.what
+    )
+    assert "the optimiser's step of the k projection is 3 times what it should be" in found.what
+    assert "moments are right" not in found.what
+    _, found = of_model({"step/layer0.k_proj": 3 * W}, dict.fromkeys(names, W))
+    assert found.what == (
+        "the optimiser's step of the k projection is 3 times what it should be; "
+        "the o projection moved as it should; the optimiser's moments are right"
+    )
+
+
+def test_the_name_for_grouping_is_that_of_what_was_stored_before_the_step_led() -> None:
+    row, _ = of_model({"k_proj": 0 * W}, dict.fromkeys(("step/layer0.k_proj", "moment/layer0.k_proj"), W))
+    assert row.signature == "zero_gradient: grad/moment/layer0.k_proj"
+
+
+def test_of_many_factors_only_the_range_is_told() -> None:
+    names = [f"layer{n}.o_proj" for n in range(4)]
+    _, found = of_model({name: (n + 2) * W for n, name in enumerate(names)}, dict.fromkeys(names, W))
+    assert found.what == "the gradient of the o projection is 2 to 5 times what it should be"
+
+
+def test_a_factor_of_its_own_on_each_rank_is_told_as_that() -> None:
+    right: Named = {("output", "y"): raw(W), ("grad", "x"): raw(W)}
+    ranks: list[Named] = [{**right, ("grad", "x"): raw(factor * W)} for factor in (2.0, 0.5)]
+    evidence = evidence_of(ranks, [right] * 2, a_case())
+    row = _row(judge(evidence, a_case(), POLICY))
+    found = diagnose(row, evidence, a_case(), POLICY)
+    assert found is not None
+    factors = "2 times what it should be on rank 0 and 0.5 times on rank 1"
+    assert row.verdict == "mismatch"
+    assert row.detail == f"gradient of x is right up to one factor per rank: {factors}; forward exact"
+    assert found.what == f"the gradient of x is right up to one factor per rank ({factors})"
+    assert dict(found.tensors) == {"scaled by rank": ("x",)}
+    assert f"each rank's part has a size of its own ({factors})" in found.training
+
+
+@pytest.mark.parametrize("second", [W, np.concatenate([W[:1], 3 * W[1:]])], ids=["right", "bent"])
+def test_one_rank_that_is_bent_is_no_factor_and_one_that_is_right_has_the_factor_one(second: np.ndarray) -> None:
+    right: Named = {("output", "y"): raw(W), ("grad", "x"): raw(W)}
+    ranks: list[Named] = [{**right, ("grad", "x"): raw(2 * W)}, {**right, ("grad", "x"): raw(second)}]
+    said = judge(evidence_of(ranks, [right] * 2, a_case()), a_case(), POLICY)
+    told = "2 times what it should be on rank 0 and 1 times on rank 1" in said.detail
+    assert (said.verdict, told) == (Verdict.MISMATCH, second is W)
+
+
+def test_a_gradient_where_none_is_due_is_told_as_that() -> None:
+    right: Named = {("output", "y"): raw(W), ("grad", "x"): raw(W), ("grad", "c"): None}
+    evidence = evidence_of([{**right, ("grad", "c"): raw(W)}] * 2, [right] * 2, a_case())
+    found = diagnose(_row(judge(evidence, a_case(), POLICY)), evidence, a_case(), POLICY)
+    assert found is not None
+    assert found.what == "c has a gradient where none is due; x is right"
+
+
+def test_a_crash_says_its_last_words_once() -> None:
+    evidence = Evidence(ranks=(RankOutcome(0, "crash", "forward", reason="killed by SIGABRT"), RankOutcome(1, "ok")))
+    row = _row(judge(evidence, a_case(), POLICY))
+    found = diagnose(row, evidence, a_case(), POLICY, log="  what():  [enforce fail at /a/b/pair.cc:1] 8 vs 4\n")
+    assert found is not None
+    assert found.what == ("rank 0 died, in forward (killed by SIGABRT); last words: [enforce fail at pair.cc:1] 8 vs 4")
+    told = dataclasses.replace(row, detail=found.what)
+    again = diagnose(told, evidence, a_case(), POLICY, log="error: 2")
+    assert again is not None
+    assert again.what == found.what
+
+
 def test_a_step_alone_is_of_the_weight_that_it_would_have_moved() -> None:
     truth = dict.fromkeys(("step/layer0.k_proj", "moment/layer0.k_proj", "step/layer0.o_proj"), W)
     _, found = of_model({"k_proj": 0 * W}, truth)
@@ -151,7 +235,10 @@ def test_nan_is_told_as_nan_and_what_is_below_the_noise_as_that() -> None:
     ("changed", "said"),
     [
         ({("output", "y"): raw(2 * W)}, "; the gradients are right"),
-        ({("output", "y"): raw(2 * W), ("grad", "x"): raw(W[:, ::-1].copy())}, "; the gradient of x is wrong too"),
+        (
+            {("output", "y"): raw(2 * W), ("grad", "x"): raw(W[:, ::-1].copy())},
+            "; the gradient of x is wrong too (the right values elsewhere)",
+        ),
     ],
 )
 def test_what_gradients_are_like_stands_beside_a_wrong_forward(changed: Named, said: str) -> None:
@@ -187,6 +274,7 @@ def test_a_silent_answer_where_a_refusal_is_due_is_told_as_that() -> None:
     ("eager", "said"),
     [
         (at("2.11.0", "agree", 7), "agrees (cell 7): only the traced call is wrong"),
+        (at("2.11.0", "agree_untraced", 7), "agrees, untraced (cell 7): only the traced call is wrong"),
         (at("2.11.0", "zero_gradient", 7), "has the same fault (cell 7): the tracer has no part in it"),
         (at("2.11.0", "scaled", 7), "says otherwise (cell 7): scaled gradient"),
         (at("2.11.0", None, 7), ""),
@@ -216,6 +304,19 @@ def test_where_along_torch_it_is() -> None:
     assert found is not None
     assert found.torch == Extent("2.10.0", "2.11.0", "2.11.0", "2.13.0", ("2.12.1",))
     assert extent_text(found.torch) == "last good 2.10.0, first bad 2.11.0, fixed in 2.13.0, not known of 2.12.1"
+
+
+def test_a_version_that_is_right_in_no_traced_graph_is_said_to_be() -> None:
+    row, evidence = _zero(label="deepspeed==0.19.6")
+    answers = [at("2.10.0", "agree_untraced"), row, at("2.12.1")]
+    releases = [at("2.11.0", label="deepspeed==0.19.5"), at("2.11.0", "agree_untraced", label="deepspeed==0.19.8")]
+    beside = Beside(over_torch=answers, over_releases=releases)
+    found = diagnose(row, evidence, a_case(), POLICY, beside)
+    assert found is not None
+    assert extent_text(found.torch) == "last good 2.10.0 (untraced), first bad 2.11.0, fixed in 2.12.1"
+    assert extent_text(found.release) == (
+        "last good deepspeed==0.19.5, first bad deepspeed==0.19.6, fixed in deepspeed==0.19.8 (untraced)"
+    )
 
 
 def test_where_along_releases_it_is() -> None:

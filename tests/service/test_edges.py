@@ -201,3 +201,10 @@ def test_rows_are_kept_apart_and_ones_own_answer_counts() -> None:
 
 def test_a_stretch_is_plain_data() -> None:
     assert stretches([("a", BAD)]) == [Stretch("a", "a", None, None, (), (), ())]
+
+
+def test_an_error_that_versions_word_otherwise_is_one_stretch() -> None:
+    said = {"2.8.0": "RuntimeError: torch.cat(): no list", "2.9.1": "ValueError: torch.cat(): no list"}
+    answers = [at("2.7.1"), *(at(torch, "raised", signature=name) for torch, name in said.items()), at("2.10.0")]
+    (edge,) = edges(answers)
+    assert (edge.last_good, edge.first_bad, edge.last_bad, edge.fixed_in) == ("2.7.1", "2.8.0", "2.9.1", "2.10.0")

@@ -128,6 +128,60 @@ def test_only_is_not_said_where_one_of_the_cells_has_no_answer_beside() -> None:
     assert text.endswith("torch 2.11.0; right up to 2.9.1; no answer in some cells on 2.9.1")
 
 
+def test_a_finding_shows_its_smallest_case_and_the_tensor_that_is_worst_there() -> None:
+    detail = "gradient of x is zero on every rank: 0 of 8 elements; also wrong: y (scaled gradient)"
+    rows = [
+        at("2.11.0", "zero_gradient", 1, case=f"{DIM0[:-1]},batch=2]", detail="gradient of z is zero"),
+        at("2.11.0", "zero_gradient", 2, mode="inductor", detail="gradient of z is zero"),
+        at("2.11.0", "zero_gradient", 3, world_size=4, detail="gradient of z is zero"),
+        at("2.11.0", "zero_gradient", 4, detail=detail),
+    ]
+    (finding,) = sentences(rows)
+    assert (finding.cell, finding.cells) == (4, 4)
+    assert finding.example == (
+        f"{DIM0}, eager, 2 ranks, {OLD} on torch 2.11.0: gradient of x is zero on every rank: 0 of 8 elements"
+    )
+    (lacking,) = sentences([at("2.2.2", "unimportable", 5, signature=CUSTOM_OP, detail="the import fails")])
+    assert (lacking.case, lacking.example) == ("", "the import fails")
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict.failing])
+def test_every_way_of_failing_says_what_it_means_for_training(verdict: Verdict) -> None:
+    (finding,) = sentences([at("2.11.0", verdict)])
+    assert finding.means
+
+
+def test_a_checkout_that_agrees_in_no_traced_graph_is_said_to() -> None:
+    def cells(*verdicts: str, label: str, start: int) -> list[Row]:
+        return [
+            at("2.11.0", verdict, start + n, label, mode="aot_eager", case=f"exchange/dim0[n={n}]")
+            for n, verdict in enumerate(verdicts)
+        ]
+
+    bad = cells(*["zero_gradient"] * 3, label=OLD, start=1)
+    quiet = cells(*["agree_untraced"] * 3, label=OLDER, start=11)
+    assert f"{OLDER} agrees, untraced" in texts([*bad, *quiet])[0]
+    some = cells("agree_untraced", "agree", "agree_untraced", label=OLDER, start=11)
+    assert f"{OLDER} agrees, untraced in 2 of 3" in texts([*bad, *some])[0]
+    one = cells("agree_untraced", "agree", "raised", label=OLDER, start=11)
+    assert f"{OLDER} agrees in 2 of 3 cells, untraced in 1 of 2, another fault in 1" in " ".join(texts([*bad, *one]))
+    traced = texts([*bad, *good(quiet, OLDER)])[0]
+    assert f"{OLDER} agrees" in traced
+    assert "untraced" not in traced
+    fixed = cells(*["agree_untraced"] * 3, label=NEW, start=21)
+    assert f"fixed in {NEW}, untraced" in texts([*bad, *fixed])[0]
+
+
+def test_an_error_that_two_versions_of_torch_word_otherwise_is_one_fault() -> None:
+    rows = [
+        at("2.9.1", "raised", 1, signature="ValueError: torch.cat(): expected a list"),
+        at("2.8.0", "raised", 2, signature="RuntimeError: torch.cat(): expected a list"),
+    ]
+    (text,) = texts(rows)
+    assert "another fault" not in text
+    assert "torch 2.8.0 and 2.9.1" in text
+
+
 # -- beyond the submission -------------------------------------------------------------------------------------------
 
 FOURTEEN = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jobs.contract import CaseInfo, ControlInfo
 from service.evidence import ErrorInfo, Evidence, Frame, GraphBreak, Noise, RankOutcome, TraceEvidence
 from service.judge import ControlResult, Judgement, control_faults, judge, judge_control, merge_passes
-from service.policy import PolicyError, load_policy, parse_policy
+from service.policy import PolicyError, load_policy, parse_policy, policy_from_data, policy_to_data
 from service.verdicts import Verdict
 from tests.workers.matter import Named, a_case, evidence_of, raw
 from workers.collect.measure import Raw, measure, noise_of
@@ -221,7 +221,10 @@ def test_the_stated_scale_is_no_fault_and_its_absence_is() -> None:
 def test_two_factors_are_no_convention() -> None:
     said = verdict({"grad/x": [4 * X, -6 * X]})
     assert said.verdict is Verdict.MISMATCH
-    assert "scaled by 2 on rank 0, 3 on rank 1" in said.detail
+    assert said.detail == (
+        "gradient of x is right up to one factor per rank: "
+        "2 times what it should be on rank 0 and 3 times on rank 1; forward exact"
+    )
     # Residual 0.4 is a fault, whatever the best factor is.
     half = 2 * X.copy()
     half[0] *= 3
@@ -672,6 +675,9 @@ def test_a_policy_is_read_whole_or_not_at_all() -> None:
         "unknown key 'esp'": text.replace("[eps]", "[esp]"),
         "k = True is not a number": text.replace("k = 4.0", "k = true"),
         "cap = -1": text.replace("cap = 0.05", "cap = -1"),
+        "[classes] partial_share = 7 is out of range: above 0, and at most 1": text.replace("= 0.125", "= 7.0"),
+        "[tolerance] k = 1001 is out of range: above 0, and at most 1000": text.replace("k = 4.0", "k = 1001"),
+        "[eps] bfloat16 = 1.5 is out of range": text.replace("bfloat16 = 0.0078125", "bfloat16 = 1.5"),
         "not TOML": text + "\n[",
     }
     for reason, changed in wrong.items():
@@ -680,6 +686,11 @@ def test_a_policy_is_read_whole_or_not_at_all() -> None:
         assert reason in str(caught.value)
     with pytest.raises(PolicyError, match="no policy version '9'"):
         load_policy("9")
+    for edge in (text.replace("= 0.125", "= 1.0"), text.replace("k = 4.0", "k = 1000")):
+        assert parse_policy(edge) != POLICY
+    # What an earlier version of this program took is still read back from the store.
+    wide = dataclasses.replace(POLICY, classes=dataclasses.replace(POLICY.classes, partial_share=7.0))
+    assert policy_from_data(policy_to_data(wide)) == wide
 
 
 def test_another_policy_judges_the_same_evidence_anew() -> None:

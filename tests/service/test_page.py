@@ -10,6 +10,7 @@ import pytest
 
 from service.cases import catalogue
 from service.compare import Finding
+from service.diagnosis import Diagnosis
 from service.errors import UsageError
 from service.page import parse, render
 from service.store import CellRow
@@ -136,6 +137,27 @@ def test_sentences_are_those_of_the_subjects_that_are_asked_for_and_are_shown_as
 def test_faults_may_be_told_once_each_instead_of_by_release() -> None:
     text = render(parse(FILE.replace('["torch"]', '["torch"]\nby = "fault"'), "page.toml"), ROWS, nothing)
     assert "- zero gradient in traced torch-itself/dim0 (aot\\_eager, inductor; 2 ranks): torch on torch 2.11.0" in text
+
+
+def test_a_fault_told_once_has_its_example_and_what_the_diagnosis_says_of_it() -> None:
+    asked: list[str] = []
+
+    def diagnoses(rows: Sequence[CellRow]) -> dict[int, Diagnosis]:
+        asked.extend(row.label for row in rows)
+        return {1: Diagnosis("x_1 receives no gradient", "", "", None, None, "", {"dead": ("x_1",)})}
+
+    page = parse(FILE.replace('["torch"]', '["torch"]\nby = "fault"'), "page.toml")
+    text = render(page, ROWS, nothing, diagnoses)
+    assert set(asked) == {"torch"}
+    assert (
+        "For instance torch-itself/dim0\\[api=a\\], aot\\_eager, 2 ranks, torch on torch 2.11.0: x\\_1 receives" in text
+    )
+
+
+def test_a_finding_with_a_case_names_it() -> None:
+    found = [Finding("torch", "zero in a", 1, 1, "x is zero", "", "a[b=1], eager")]
+    text = render(parse(FILE, "page.toml"), ROWS, lambda rows: found)
+    assert "- zero in a. For instance a\\[b=1\\], eager: x is zero" in text
 
 
 def test_of_a_case_only_the_newest_version_counts_and_builds_of_one_version_stand_apart() -> None:

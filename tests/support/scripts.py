@@ -26,6 +26,8 @@ DIGESTS = """
             print("digest", rank, name, hashlib.sha256(data).hexdigest())
 """
 """What a script is made to say besides: the exact bytes that each rank hands in."""
+LAST = "    sys.exit(1 if wrong else 0)\n"
+"""The last line of a script that compares."""
 LINE = re.compile(r"rank (\d+) (\S+/\S+): non-zero (\d+) of (\d+), error (\S+), alpha (\S+)")
 
 
@@ -41,13 +43,17 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Said:
-    """What a script printed: numbers by rank and tensor, its last line, and the digests of what ranks hand in."""
+    """What a script printed: numbers by rank and tensor, its last line, and the digests of what ranks hand in.
+
+    status  its exit status: 0 agrees, 1 does not
+    """
 
     text: str
     numbers: dict[tuple[int, str], Numbers]
     last: str
     errors: str
     handed: dict[tuple[int, str], str]
+    status: int
 
 
 def script_of(run: Run, row: CellRow) -> str:
@@ -60,7 +66,7 @@ def run_script(text: str, row: CellRow, home: Path, folder: Path, seconds: float
     """Run it in the cell's runtime, with nothing of ours to import; the checkout lies in a folder on the path."""
     folder.mkdir(parents=True)
     file = folder / "repro.py"
-    file.write_text(text + (DIGESTS if "def inputs" in text else ""), "utf-8")
+    file.write_text(text.replace(LAST, DIGESTS + LAST) if "def inputs" in text else text, "utf-8")
     tar = home / "checkouts" / f"{row.checkout}.tar"
     with tarfile.open(tar) as archive:
         archive.extractall(folder / "subject", filter="tar")
@@ -79,7 +85,7 @@ def run_script(text: str, row: CellRow, home: Path, folder: Path, seconds: float
         (int(m[1]), m[2]): Numbers(int(m[3]), int(m[4]), float(m[5]), float(m[6])) for m in map(LINE.match, lines) if m
     }
     handed = {(int(rank), name): digest for _, rank, name, digest in digests}
-    return Said(done.stdout, found, lines[-1] if lines else "", done.stderr, handed)
+    return Said(done.stdout, found, lines[-1] if lines else "", done.stderr, handed, done.returncode)
 
 
 def handed_in(run: Run, row: CellRow) -> dict[tuple[int, str], str]:

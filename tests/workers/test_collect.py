@@ -271,6 +271,19 @@ def test_logs_go_with_their_cell_and_are_cut_at_the_cap() -> None:
     assert log.data.startswith(b"0123456789\n0123456789 [the cap")
 
 
+def test_a_rank_that_died_says_its_own_last_words_and_others_do_not() -> None:
+    collector = opened()
+    said = ("error: mine", "error: another rank's", "Traceback of nobody")
+    feed(collector, [a_log(text, rank=rank) for rank, text in zip((0, 1, None), said, strict=True)])
+    ranks = [{**rank_said(0, "crash"), "reason": "killed by SIGABRT"}, rank_said(1, "lost")]
+    evidence = done(collector, cell_events(ranks=ranks, tensors=[{}, {}])).evidence
+    assert [one.reason for one in evidence.ranks] == ["killed by SIGABRT; last words: error: mine", None]
+    # Nothing was said: nothing is made up.
+    silent = [{**rank_said(0, "crash"), "reason": "killed by SIGKILL"}, rank_said(1, "lost")]
+    evidence = done(opened(), cell_events(ranks=silent, tensors=[{}, {}])).evidence
+    assert evidence.ranks[0].reason == "killed by SIGKILL"
+
+
 def test_stacks_are_kept_per_rank_and_cut_at_the_cap() -> None:
     collector = opened(Limits(log_bytes=30))
     feed(collector, [event("stacks", **AT, rank=r, text=f"stack {r} " * 2) for r in range(2)])

@@ -25,6 +25,11 @@ from workers.cli.run import resolved
 MAX_SOURCE = 4 * 2**20
 """Bytes of one file: what is longer was written by no person."""
 
+BY_HAND = (
+    "names and collectives are read from the checkout; which probe reaches a name is not measured: that is a table "
+    "written by hand, service/coverage.toml, and a name that is not in it is not covered"
+)
+
 
 def coverage(subject: str, *, json: str | None = None) -> int:
     """List it; nothing of the subject is imported or run."""
@@ -65,7 +70,7 @@ def lines(label: str, rows: Sequence[Row]) -> list[Text]:
     for module, group in groupby(rows, lambda row: row.module):
         out += [Text(""), Text(inert(module), style="bold")]
         out += [_line(row, width) for row in group]
-    return [*out, Text(""), *(Text(text) for text in sums(rows))]
+    return [*out, Text(""), *(Text(text) for text in sums(rows)), Text(BY_HAND, style="dim")]
 
 
 def _line(row: Row, width: int) -> Text:

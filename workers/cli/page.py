@@ -11,7 +11,7 @@ from service.db import open_database
 from service.edges import Known
 from service.errors import UsageError
 from service.page import parse, render
-from service.reports.beside import torches_of
+from service.reports.beside import told, torches_of
 from service.store import imports
 from workers.cli.console import OK, check_writable, write_text
 from workers.cli.named import cells
@@ -37,7 +37,7 @@ def page(source: str, output: str) -> int:
                     raise UsageError(f"{source}: nothing is stored of {subject}; {how} would run it on every torch")
                 rows += mine
             known = Known(imports=imports(session, {row.checkout for row in rows}), torches=torches_of(settings))
-            write_text(output, render(described, rows, partial(sentences, known=known)))
+            write_text(output, render(described, rows, partial(sentences, known=known), partial(told, session)))
     finally:
         database.dispose()
     return OK

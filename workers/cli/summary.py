@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from service.findings import Finding
     from service.store.views import CellRow
 
+WHY = 240
+"""How much of what one cell said a sentence is followed by."""
 EXAMPLES = 4
 """How many cells are suggested for a closer look."""
 
@@ -122,12 +124,14 @@ def _legend(rows: Sequence[CellRow]) -> list[Text]:
 
 
 def finding_lines(findings: Sequence[Finding], width: int) -> list[Text]:
-    """What differs, each sentence with the command that shows one such cell in full."""
+    """What differs, each sentence with one such case, what was wrong there, and the command that shows it in full."""
     lines = []
     for finding in findings:
         lines += [Text(line) for line in sentence(inert(finding.text), width)]
+        if finding.case:  # in one piece, whatever the width, for whoever copies it
+            lines.append(Text(f"  e.g. {inert(finding.case)}", style="dim"))
         if finding.why:
-            lines.append(Text(f"  {inert(finding.why, limit=max(width, 20) - 2)}", style="dim"))
+            lines += [Text(line, style="dim") for line in sentence(inert(finding.why, limit=WHY), width, "  ")]
         if finding.means:
             lines += [Text(line, style="dim") for line in sentence(inert(f"training: {finding.means}"), width, "  ")]
         of = "" if finding.cells == 1 else f", one of {finding.cells} such cells"

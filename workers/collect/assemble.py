@@ -22,6 +22,7 @@ from service.evidence import (
     TensorEvidence,
     TraceEvidence,
 )
+from service.lastwords import LABEL, last_words
 from workers.collect.measure import Raw, difference_of, measure, sorted_over_ranks
 
 Tensors = Mapping[tuple[str, str], Raw | None]
@@ -39,6 +40,16 @@ def outcome(said: dict[str, Any]) -> RankOutcome:
         repeat_equal=said["repeat_equal"],
         changed=said.get("changed", ()),
     )
+
+
+def with_last_words(outcomes: Sequence[RankOutcome], logs: Mapping[int, Sequence[str]]) -> list[RankOutcome]:
+    """The outcomes, and with those of ranks that died what they said last; ``logs``: each rank's lines."""
+    told = []
+    for one in outcomes:
+        words = last_words("\n".join(logs.get(one.rank, ()))) if one.status == "crash" else ""
+        reason = "; ".join(part for part in (one.reason, f"{LABEL}{words}") if part) if words else one.reason
+        told.append(dataclasses.replace(one, reason=reason))
+    return told
 
 
 def error(said: dict[str, Any] | None) -> ErrorInfo | None:

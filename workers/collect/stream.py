@@ -25,6 +25,7 @@ class _Open:
 
     tensors: list[RankTensors]
     log: list[str] = field(default_factory=list)
+    by_rank: dict[int, list[str]] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
 
 
@@ -179,8 +180,8 @@ class Collector:
     def _on_case(self, said: dict[str, Any]) -> list[Notice]:
         key, cell = self._at(said)
         world, case = self._jobs[key[0]].world_size, self._cases[cell.case]
-        outcomes = self._outcomes(said["ranks"], world)
         opened = self._opened(key)
+        outcomes = assemble.with_last_words(self._outcomes(said["ranks"], world), opened.by_rank)
         evidence = self._evidence(case, world, cell.mode, outcomes, opened.tensors, said["trace"], self._state_changes)
         kept = assemble.blobs(opened.tensors, self._truth.of(case, world))
         del self._open[key]
@@ -209,7 +210,10 @@ class Collector:
         if job is not None and cell is not None:
             key = (job, cell, open_pass or (1 if (job, cell, 1) not in self._done else 2))
             if key not in self._done:
-                self._opened(key).log.append(text)
+                opened = self._opened(key)
+                opened.log.append(text)
+                if said["rank"] is not None:
+                    opened.by_rank.setdefault(said["rank"], []).append(text)
         return [Log(text, said["stream"], said["rank"], job, cell)]
 
     def _on_ask(self, said: dict[str, Any]) -> list[Notice]:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +163,22 @@ def test_a_refusal_is_right_where_every_rank_refuses(tmp_path: Path) -> None:
     assert "def truth" not in text
 
 
+@pytest.mark.parametrize(("wrong", "status"), [([], 0), (["grad/x on rank 1"], 1)])
+@pytest.mark.parametrize("case", [DIM0, "exchange/dim0[dtype=float32,loss=square,blocks=extra]"])
+def test_the_exit_status_says_what_the_last_line_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str, wrong: list[str], status: int
+) -> None:
+    text = script(case, tmp_path, verdict="refused" if "extra" in case else "mismatch")
+    last_word = textwrap.dedent("\n".join(text.splitlines()[-2:]))
+    with pytest.raises(SystemExit) as left:
+        exec(last_word, {"wrong": wrong, "sys": sys})  # noqa: S102 - our own text
+    assert left.value.code == status
+    assert capsys.readouterr().out.startswith("does not agree: grad/x on rank 1\n" if wrong else "agrees")
+
+
 def test_a_checkout_that_cannot_be_imported_is_imported(tmp_path: Path) -> None:
     text = script(DIM0, tmp_path, verdict="unimportable")
+    assert "    sys.exit(1)\nelse:" in text
     assert imported(text) == {"os", "sys", "traceback", "torch", "deepspeed"}
     assert text.count("\n") < 40
 

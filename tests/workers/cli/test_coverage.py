@@ -47,6 +47,7 @@ def test_a_tree_is_read_and_what_is_covered_is_told_from_what_is_not(gradmatrix:
     assert next(line for line in out.splitlines() if "_Swap" in line).split()[1:3] == ["not", "covered"]
     assert "2 functions and operators with a collective: 1 covered, 1 not" in out
     assert "1 public name of the modules under test: 0 covered, 1 not" in out
+    assert "that is a table written by hand, service/coverage.toml" in " ".join(out.split())
 
 
 def test_the_json_has_every_row(gradmatrix: Gradmatrix, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from service.evidence import Blob
 from tests.workers.cli.conftest import Gradmatrix
-from tests.workers.cli.state import submit
+from tests.workers.cli.state import judgement, submit
 
 
 def test_a_red_cell_is_diagnosed_and_a_green_one_is_not(home: Path, gradmatrix: Gradmatrix) -> None:
@@ -38,3 +39,18 @@ def test_the_sentences_say_what_it_means_for_training_once(home: Path, gradmatri
     submit(home)
     text = " ".join(gradmatrix("show", "s1")[1].split())
     assert text.count("training: some or all of what comes before it will not be trained through this call") == 1
+
+
+def test_a_crash_that_was_stored_without_its_last_words_shows_those_of_its_log(
+    home: Path, gradmatrix: Gradmatrix
+) -> None:
+    log = Blob(
+        "log", "log", b"FutureWarning: x\nterminate called\n  what():  [enforce fail at /a/b/pair.cc:4] 8 vs\x1b 4\n"
+    )
+    died = judgement("crash", forward_ok=None, detail="rank 0 died, in forward (killed by SIGABRT)", error=None)
+    submit(home, answers={("deepspeed==0.18.3", "2.11.0", "eager"): (died, (log,))})
+    cells = json.loads(gradmatrix("show", "s1", "--json", "-")[1])
+    (crash,) = [cell for cell in cells if cell["verdict"] == "crash"]
+    words = "last words: [enforce fail at pair.cc:4] 8 vs\\x1b 4"
+    assert crash["diagnosis"]["what"] == f"{died.detail}; {words}"
+    assert words in " ".join(gradmatrix("show", str(crash["cell"]))[1].split())

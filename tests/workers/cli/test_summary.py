@@ -8,7 +8,7 @@ from service.findings import Finding
 from service.store.views import CellRow
 from tests.workers.cli.rows import known_fault, row
 from workers.cli.layout import sentence
-from workers.cli.summary import Heading, exit_status, submission_lines
+from workers.cli.summary import WHY, Heading, exit_status, submission_lines
 
 HEADING = Heading(3, "/home/me/state", {"2.9.1-index": {"git_version": "5811a8d7da873dd699ff6687092c225caffcf1bb"}})
 
@@ -51,17 +51,22 @@ def test_the_headline_fault_is_said_in_words_with_the_way_to_see_it() -> None:
     assert "--resume" not in text
 
 
-def test_a_long_sentence_hangs_and_a_long_error_is_cut_to_one_line() -> None:
+def test_a_sentence_is_followed_by_one_case_and_what_was_wrong_there() -> None:
+    text = "deepspeed==0.18.3: raised in x (4 cases; eager; 2 ranks)"
     finding = Finding(
-        "torch", "deepspeed==0.18.3: raised in x (4 cases; eager; 2 ranks)", 7, 1, f"KeyError: {'k' * 99}"
+        "torch", text, 7, 4, "KeyError: 0", "", "x[a=1], eager, 2 ranks, deepspeed==0.18.3 on torch 2.9.1"
     )
-    assert printed([row()], finding, width=40).splitlines()[-5:] == [
-        "",
-        "- deepspeed==0.18.3: raised in x",
-        "  (4 cases; eager; 2 ranks)",
-        f"  KeyError: {'k' * 27}…",
-        "  in full: gradmatrix show 7",
-    ]
+    lines = printed([row()], finding, width=40).splitlines()
+    start = lines.index(f"  e.g. {finding.case}")  # whole, however narrow
+    assert lines[start + 1 : start + 3] == ["  KeyError: 0", "  in full: gradmatrix show 7, one of 4 such cells"]
+
+
+def test_a_long_error_is_cut_and_one_of_every_case_names_none() -> None:
+    finding = Finding("torch", "deepspeed==0.18.3: not importable (every case)", 7, 1, "k " * WHY)
+    said = printed([row()], finding, width=100)
+    assert "e.g." not in said
+    assert said.count("k ") + said.count("k\n") <= WHY // 2
+    assert "…\n  in full: gradmatrix show 7" in said
 
 
 @pytest.mark.parametrize("width", range(28, 80, 3))
