@@ -131,8 +131,9 @@ def reclaim(session: Session, now: datetime | None = None, alive: Alive | None =
         running = running.where(sa.or_(Job.lease_until.is_(None), Job.lease_until < now))
     again: list[int] = []
     found = session.execute(running).all()
-    # all of them before any submission, as everywhere: two that lock in different orders could wait for each other
-    session.execute(sa.select(Job.id).where(Job.id.in_([row[0] for row in found])).order_by(Job.id).with_for_update())
+    if found:  # all of them before any submission, as everywhere: else two could wait for each other
+        mine = sa.select(Job.id).where(Job.id.in_([row[0] for row in found])).order_by(Job.id)
+        session.execute(mine.with_for_update())
     for job_id, attempt_id in found:
         job = session.get_one(Job, job_id, populate_existing=True)
         attempt = session.get_one(Attempt, attempt_id, populate_existing=True)
