@@ -24,7 +24,8 @@ it. A POST may carry an `Idempotency-Key`; sent again with the same body, it is 
 
 
 def create_app(state: State) -> FastAPI:
-    """The application over ``state``."""
+    """The application over ``state``. Raises UsageError where the settings do not fit together."""
+    webhooks.check_settings(state.settings)
     app = FastAPI(title="gradmatrix", version=version("gradmatrix"), description=DESCRIPTION.strip())
     app.state.gradmatrix = state
     problems.install(app)

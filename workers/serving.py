@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
@@ -60,6 +61,19 @@ def address_of(made: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
+class _Server(uvicorn.Server):
+    """Lets go of those who follow events before it waits for open connections."""
+
+    def __init__(self, config: uvicorn.Config, state: State) -> None:
+        super().__init__(config)
+        self._state = state
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGINT or SIGTERM came."""
+        self._state.stopping.set()
+        super().handle_exit(sig, frame)
+
+
 def serve(state: State, made: socket.socket) -> None:
     """Answer HTTP on the socket until SIGINT or SIGTERM."""
     config = uvicorn.Config(
@@ -72,7 +86,7 @@ def serve(state: State, made: socket.socket) -> None:
     )
     # The server raises the signal that ended it once more when it has ended; what runs beside it has still to end.
     with stopped():
-        uvicorn.Server(config).run(sockets=[made])
+        _Server(config, state).run(sockets=[made])
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ async def events(request: Request, first: Existing) -> AsyncIterable[ServerSentE
     seen, told = await run_in_threadpool(_begin, state, first.id)
     fetching = ""
     yield ServerSentEvent(event="submission", data=told)
-    while True:
+    while not state.stopping.is_set():  # a client that is let go connects again, to whoever serves then
         progress, view = await run_in_threadpool(_now, state, first.id, seen)
         for row in progress.cells:
             yield ServerSentEvent(event="cell", data=row)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
@@ -14,12 +15,16 @@ from service.db import Database
 
 @dataclass(frozen=True)
 class State:
-    """Settings, database and broker; ``embedded`` where the service runs for one person, workers included."""
+    """Settings, database and broker; ``embedded`` where the service runs for one person, workers included.
+
+    ``stopping`` is set when the service is to end: whoever follows events is let go.
+    """
 
     settings: Settings
     database: Database
     broker: Publisher
     embedded: bool
+    stopping: threading.Event = field(default_factory=threading.Event)
 
 
 def state_of(request: Request) -> State:

@@ -6,6 +6,7 @@ the raw body, what is asked for by the settings, and of what a delivery says onl
 
 from __future__ import annotations
 
+import logging
 import re
 import urllib.parse
 from functools import partial
@@ -25,8 +26,9 @@ from service.config import Settings, Webhook, local_path
 from service.errors import UsageError
 from service.order import Wanted, check
 from service.subjects import repository_key
-from service.webhook import Asked, Closed, Ignored, read, signed
+from service.webhook import NOWHERE, Asked, Closed, Ignored, read, signed
 
+log = logging.getLogger(__name__)
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 GUID = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -101,6 +103,16 @@ def github(
     signature: Annotated[str | None, Header(alias="X-Hub-Signature-256", examples=["sha256=…"])] = None,
 ) -> Taken:
     """A delivery of GitHub's webhook, signed with the setting `webhook.secret`: docs/github.md has it step by step."""
+    try:
+        return _taken(request, response, body, event, delivery, signature)
+    except ApiError as error:
+        log.warning("delivery %s of event %r was refused: %s", delivery or "without a name", event, error)
+        raise
+
+
+def _taken(
+    request: Request, response: Response, body: bytes, event: str, delivery: str, signature: str | None
+) -> Taken:
     state = state_of(request)
     hook = state.settings.webhook
     _refuse_unsigned(hook, body, signature)
@@ -189,9 +201,18 @@ def _asked(state: State, response: Response, delivery: str, repository: str, ask
 
 def _wanted(state: State, repository: str, sha: str) -> Wanted:
     """What the settings ask of every commit that a delivery brings, checked. Raises ApiError."""
-    hook, here = state.settings.webhook, transports_here(state)
+    here = transports_here(state)
+    try:
+        return wanted_of(state.settings, f"git+{repository}@{sha}", here)
+    except UsageError as error:
+        raise ApiError(422, str(error)) from None
+
+
+def wanted_of(settings: Settings, subject: str, here: tuple[str, ...]) -> Wanted:
+    """What the settings ask of ``subject``, where hosts have the transports ``here``. Raises UsageError."""
+    hook = settings.webhook
     wanted = Wanted(
-        subjects=(f"git+{repository}@{sha}",),
+        subjects=(subject,),
         torch=hook.torch,
         world_sizes=tuple(map(str, hook.world_sizes)),
         transports=hook.transports or here or USUAL_TRANSPORTS,
@@ -199,7 +220,13 @@ def _wanted(state: State, repository: str, sha: str) -> Wanted:
         suite=hook.suite,
     )
     try:
-        check(wanted, state.settings, here or TRANSPORTS)
+        check(wanted, settings, here or TRANSPORTS)
     except UsageError as error:
-        raise ApiError(422, f"the table [webhook] of this service's settings does not fit: {error}") from None
+        raise UsageError(f"the table [webhook] of this service's settings does not fit: {error}") from None
     return wanted
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise UsageError where what the webhook is to ask for cannot be, before the first delivery finds that out."""
+    if settings.webhook.secret is not None:
+        wanted_of(settings, f"git+{settings.default_repository}@{NOWHERE}", ())

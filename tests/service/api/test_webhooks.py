@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from sqlalchemy.exc import OperationalError
 from service import store
 from service.config import Webhook
 from service.db import Database
+from service.errors import UsageError
 from service.store.trust import WAITS
 from tests.service.api.conftest import Api, api_over
 from tests.support.github import FORK, SECRET, GitHub, pull_request, push, sign
+from tests.support.stored import host
 from tests.support.trees import commit_all, git, write_folder
+from workers.choose import choose
 from workers.fetch import Fetcher
 
 REPOSITORY = "https://github.com/deepspeedai/DeepSpeed"
@@ -288,10 +292,14 @@ def test_a_member_waits_for_nobody_and_a_closed_request_is_let_go(hooked: Api, h
 
 
 def test_settings_that_ask_for_what_there_is_not_are_named(tmp_path: Path, database: Database) -> None:
-    api = api_over(tmp_path / "home", database, webhook=Webhook(secret=SECRET, torch=("2.11.9",)))
+    api = api_over(tmp_path / "home", database, webhook=Webhook(secret=SECRET, transports=("nccl",)))
+    with database.session() as session:
+        store.claim(session, host(), choose)  # a host that has gloo alone
     answer = GitHub(api.client).deliver("push", push(str(api.repository), SHA))
     assert answer.status_code == 422
-    assert "the table [webhook] of this service's settings does not fit: torch 2.11.9" in answer.json()["detail"]
+    assert (
+        "the table [webhook] of this service's settings does not fit: no host here has nccl" in answer.json()["detail"]
+    )
 
 
 def test_a_database_that_is_away_is_tried_again_by_github(
@@ -351,3 +359,26 @@ def test_what_counts_is_the_commit_and_not_where_its_name_has_gone(hooked: Api, 
     view = fetched(hooked, gone["submission"])
     assert view["state"] == "failed"
     assert f"has no commit {'9' * 40}, or no longer hands it out" in view["note"]
+
+
+def test_who_keeps_the_service_reads_what_was_refused(hooked: Api, caplog: pytest.LogCaptureFixture) -> None:
+    headers = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "a-guid", "Content-Type": "application/json"}
+    assert hooked.client.post("/webhooks/github", content=b"{}", headers=headers).status_code == 401
+    (said,) = caplog.messages
+    assert said.startswith("delivery a-guid of event 'push' was refused: the signature, the header X-Hub-Signature-256")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"torch": ("2.99",)}, "torch 2.99"),
+        ({"suite": "foo"}, "suite 'foo'"),
+        ({"world_sizes": (3,)}, "world size '3'"),
+    ],
+)
+def test_a_service_does_not_start_with_what_no_delivery_could_ask_for(
+    tmp_path: Path, database: Database, wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape("the table [webhook] of this service's settings")) as caught:
+        api_over(tmp_path / "home", database, webhook=Webhook(**{"secret": SECRET, "torch": ("2.11.0",), **wrong}))
+    assert said in str(caught.value)
