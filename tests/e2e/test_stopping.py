@@ -38,7 +38,8 @@ def test_a_follower_is_let_go_and_nothing_is_called_a_failure(tmp_path: Path, nu
             held = store.open_submission(session, **asked, held="it waits").id
         database.dispose()
         following = requests.get(f"{address}/api/v1/submissions/{held}/events", stream=True, timeout=30)
-        assert next(following.iter_lines()).startswith(b"event: submission")
+        lines = following.iter_lines()  # kept, for the connection is closed with it
+        assert next(lines).startswith(b"event: submission")
         process.send_signal(number)
         assert process.wait(30) == 0, log.read_text()
         following.close()
