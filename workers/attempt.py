@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import tempfile
 import threading
 import time
@@ -157,7 +158,7 @@ class Attempt:
 
     def _run_container(self) -> str:
         """Run it to its end; the answer is what was wrong with it, or nothing."""
-        scratch = self._settings.home / "work"
+        scratch = scratch_of(self._settings)
         scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as work:
             tar = package.pack(self._checkout())
@@ -435,6 +436,20 @@ class Attempt:
 
     def _case(self, cell: int) -> CaseInfo:
         return self._cases[self._cells[cell].case]
+
+
+def scratch_of(settings: Settings) -> Path:
+    """Where containers have their folders."""
+    return settings.home / "work"
+
+
+def sweep_scratch(settings: Settings) -> int:
+    """Remove the folders of containers that were killed with their worker; how many. None can be as old and live."""
+    before = time.time() - 2 * settings.deadlines.attempt_s
+    old = [path for path in scratch_of(settings).glob("*") if path.is_dir() and path.stat().st_mtime < before]
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(old)
 
 
 def _with_whole_graph(done: collect.CaseDone, seen: collect.CaseDone) -> collect.CaseDone:

@@ -30,7 +30,7 @@ from service.logs import bound
 from service.policy import Policy, load_policy
 from service.store import Claim
 from workers import events
-from workers.attempt import Attempt
+from workers.attempt import Attempt, sweep_scratch
 from workers.choose import choose
 from workers.gpus import Guard, Inventory, Monitor, find_inventory, local_host
 from workers.runtimes import Executor
@@ -83,6 +83,7 @@ class Loop:
 
         ``stopped`` is what jobs that were running say when ``stop`` ended them.
         """
+        sweep_scratch(self._settings)
         renewed = beaten = looked = time.monotonic()
         look = True
         try:

@@ -36,14 +36,16 @@ def act_once(
     """The submission of what a delivery brought, made by ``make`` unless there is one, and whether it was made now.
 
     A commit that is once more the head of its pull request, after another one was, is asked for anew where it had been
-    cancelled. Whatever else waits of that pull request is superseded.
+    cancelled; one that could not be fetched is, whenever it is told of once more.
+    Whatever else waits of that pull request is superseded.
     """
     now = now or utcnow()
     lock(session, "webhook")
     known = _known(session, guid, repository, asked)
     kept = None if known is None or known.submission_id is None else read_submission(session, known.submission_id)
     sent_again = known is not None and known.guid == guid
-    if kept is not None and (sent_again or not _is_head_again(session, repository, asked)):
+    failed = kept is not None and kept.state == "failed" and _is_newest(session, repository, asked)
+    if kept is not None and not failed and (sent_again or not _is_head_again(session, repository, asked)):
         return kept, False
     later = None if known is not None else _replaced_by(session, repository, asked)
     if later is not None and later.submission_id is not None:
@@ -52,7 +54,7 @@ def act_once(
         session.add(_delivery(guid, repository, asked, later.submission_id, earlier))
         session.flush()
         return read_submission(session, later.submission_id), False
-    made = kept is None or kept.state == "cancelled"
+    made = kept is None or kept.state in ("cancelled", "failed")
     view = make() if kept is None or made else kept
     if known is None:
         session.add(_delivery(guid, repository, asked, view.id, now))
@@ -92,9 +94,17 @@ def _replaced_by(session: Session, repository: str, asked: Asked) -> Delivery | 
 
 def _is_head_again(session: Session, repository: str, asked: Asked) -> bool:
     """Whether the delivery moves its pull request to this commit, and is not one of long ago that comes late."""
-    of_pull = (Delivery.repository == repository, Delivery.event == asked.event)
-    newest = sa.select(Delivery.sha).where(*of_pull).order_by(Delivery.received_at.desc()).limit(1)
-    return asked.reopened or (asked.before is not None and session.scalars(newest).first() == asked.before)
+    return asked.reopened or (asked.before is not None and _newest(session, repository, asked.event) == asked.before)
+
+
+def _is_newest(session: Session, repository: str, asked: Asked) -> bool:
+    """Whether nothing newer is known of what the delivery is about."""
+    return not asked.pull or _newest(session, repository, asked.event) == asked.sha
+
+
+def _newest(session: Session, repository: str, event: str) -> str | None:
+    of_event = (Delivery.repository == repository, Delivery.event == event)
+    return session.scalars(sa.select(Delivery.sha).where(*of_event).order_by(Delivery.received_at.desc())).first()
 
 
 def _cancel(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from service.broker import LocalBroker
 from service.claims import WEBHOOK
 from service.config import Settings
 from tests.support.stored import World, host, open_world
+from workers.attempt import sweep_scratch
 from workers.loop import Loop
 from workers.runtimes import Executor
 from workers.runtimes.venv import VenvExecutor
@@ -57,3 +60,14 @@ def test_what_only_a_webhook_asked_for_is_claimed_where_the_executor_contains_it
     assert loop._claim() is False, "no host knows this runtime"
     (job,) = world.view(view.id).jobs
     assert job.fence == int(contained), "and one had it"
+
+
+def test_folders_that_killed_workers_left_are_removed_and_those_in_use_are_not(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    old, young = tmp_path / "work" / "tmpold", tmp_path / "work" / "tmpyoung"
+    for folder in (old, young):
+        (folder / "cache").mkdir(parents=True)
+    long_ago = time.time() - 2 * settings.deadlines.attempt_s - 60
+    os.utime(old, (long_ago, long_ago))
+    assert sweep_scratch(settings) == 1
+    assert not old.exists() and (young / "cache").is_dir()

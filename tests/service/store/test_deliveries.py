@@ -195,3 +195,19 @@ def test_a_head_that_is_told_of_late_moves_nothing(hook: Hook) -> None:
     assert made
     assert hook.state(new) == ("cancelled", f"superseded by submission {newest.id}, of commit {C}")
     assert hook(pull(A, 8))[1], "of another pull request"
+
+
+def test_what_could_not_be_fetched_is_asked_for_anew_when_it_is_sent_once_more(hook: Hook) -> None:
+    def fail(view: SubmissionView) -> None:
+        with hook.world.db.session() as session:
+            session.get_one(Submission, view.id).state = "failed"
+
+    first, _ = hook(push(A), "one")
+    fail(first)
+    again, made = hook(push(A), "one")
+    assert made and again.id != first.id
+    assert hook(push(A), "one")[0].id == again.id
+    old, _ = hook(pull(A))
+    fail(old)
+    hook(pull(B, before=A))
+    assert hook(pull(A)) == (hook.world.view(old.id), False), "its pull request has moved on"
