@@ -25,7 +25,9 @@ SLOT = "cpu:"
 WEBHOOK = "webhook"
 """The reason of a submission that no person asked for."""
 PRIORITIES = {"manual": 30, WEBHOOK: 20, "nightly": 10, "bisection": 0}
-"""Per reason of a submission, how far it goes before others: a step weighs as much as ``choose.AGE_S`` of waiting."""
+"""Per reason of a submission, how far it goes before others: a step weighs as much as AGE_S of waiting."""
+AGE_S = 600.0
+"""Seconds of waiting that weigh as much as one step of priority: whatever waits comes first in the end."""
 
 
 def wall_s(deadlines: Deadlines) -> float:

@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from service.claims import Choice, HostView, LeaseView, QueuedJob
+from service.claims import AGE_S, Choice, HostView, LeaseView, QueuedJob
 
-AGE_S = 600.0
 Block = tuple[str, ...]
 Ends = dict[str, datetime]
 """Devices that are in use, and when each must be free again."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from jobs.contract import Deadlines
-from service.claims import LEASE_S
+from service.claims import AGE_S, LEASE_S
 from service.matrix import Plan
 from service.models import OVER, Hint, Resolution, Submission
 from service.store.read import submission as read_submission
@@ -88,14 +88,14 @@ def _wait(session: Session, submission: int, now: datetime) -> None:
 
 
 def claim_resolution(session: Session, now: datetime | None = None) -> Resolving | None:
-    """Take on the submission that has waited longest at the highest priority, or whose fetcher is gone; or None."""
+    """Take on the submission that comes first, by priority and waiting as jobs do, or that lost its fetcher; or None."""
     now = now or utcnow()
     due = sa.or_(Resolution.lease_until.is_(None), Resolution.lease_until <= now)
     found = session.execute(
         sa.select(Resolution, Submission)
         .join(Submission, Submission.id == Resolution.submission_id)
         .where(Resolution.state.in_(("waiting", "fetching")), due, Submission.state == "resolving")
-        .order_by(Submission.priority.desc(), Submission.id)
+        .order_by(sa.extract("epoch", Submission.created_at) - Submission.priority * AGE_S, Submission.id)
         .limit(1)
         .with_for_update(skip_locked=True)
     ).first()

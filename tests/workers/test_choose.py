@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.claims import LEASE_S, Choice, Holder, HostView, LeaseView, QueuedJob
+from service.claims import AGE_S, LEASE_S, Choice, Holder, HostView, LeaseView, QueuedJob
 from tests.support.stored import at
-from workers.choose import AGE_S, MAX_JOBS, choose
+from workers.choose import MAX_JOBS, choose
 
 
 def gpus(count: int = 8, name: str = "here", cap: float = 3600.0) -> HostView:

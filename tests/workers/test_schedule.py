@@ -24,10 +24,10 @@ from datetime import datetime
 
 import pytest
 
-from service.claims import Choice, HostView, LeaseView, QueuedJob
+from service.claims import AGE_S, Choice, HostView, LeaseView, QueuedJob
 from tests.support.stored import at
 from tests.workers.test_choose import gpus, job
-from workers.choose import AGE_S, choose, rank
+from workers.choose import choose, rank
 
 ARRIVALS = 1000
 PRIORITIES = 4

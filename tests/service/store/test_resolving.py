@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from service import store
-from service.claims import LEASE_S
+from service.claims import AGE_S, LEASE_S
 from service.matrix import plan
 from service.models import CheckoutPart, Submission
 from service.store.checkouts import PART_BYTES
@@ -214,3 +214,13 @@ def test_what_ends_its_fetchers_is_given_up(world: World) -> None:
     assert task is not None and task.submission == other
     view = world.view(number)
     assert (view.state, view.note) == ("failed", f"given up: whoever fetched for it was gone {MAX_CLAIMS} times")
+
+
+@pytest.mark.parametrize(("waited", "first"), [(AGE_S * 2 - 2, "urgent"), (AGE_S * 2 + 2, "patient")])
+def test_whoever_waits_long_enough_is_fetched_for_first(world: World, waited: float, first: str) -> None:
+    asked: dict[str, Any] = {"reason": "manual", "request": {}}
+    with world.db.session() as session:
+        store.open_submission(session, **asked, requester="patient", priority=1, now=at(0))
+        store.open_submission(session, **asked, requester="urgent", priority=3, now=at(waited))
+        task = store.claim_resolution(session, at(waited + 1))
+    assert task is not None and world.view(task.submission).requester == first
