@@ -88,7 +88,7 @@ def _wait(session: Session, submission: int, now: datetime) -> None:
 
 
 def claim_resolution(session: Session, now: datetime | None = None) -> Resolving | None:
-    """Take on the submission that comes first, by priority and waiting as jobs do, or that lost its fetcher; or None."""
+    """Take on the submission that comes first, by priority and waiting as jobs do; or None."""
     now = now or utcnow()
     due = sa.or_(Resolution.lease_until.is_(None), Resolution.lease_until <= now)
     found = session.execute(
