@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import tempfile
 import threading
 import time
@@ -59,6 +58,7 @@ from workers.gpus import Guard
 from workers.memory import rank_bytes
 from workers.pipes import lines, send
 from workers.runtimes import Executor, Process
+from workers.scratch import scratch_of
 
 MAX_STDERR = 2000
 
@@ -436,20 +436,6 @@ class Attempt:
 
     def _case(self, cell: int) -> CaseInfo:
         return self._cases[self._cells[cell].case]
-
-
-def scratch_of(settings: Settings) -> Path:
-    """Where containers have their folders."""
-    return settings.home / "work"
-
-
-def sweep_scratch(settings: Settings) -> int:
-    """Remove the folders of containers that were killed with their worker; how many. None can be as old and live."""
-    before = time.time() - 2 * settings.deadlines.attempt_s
-    old = [path for path in scratch_of(settings).glob("*") if path.is_dir() and path.stat().st_mtime < before]
-    for path in old:
-        shutil.rmtree(path, ignore_errors=True)
-    return len(old)
 
 
 def _with_whole_graph(done: collect.CaseDone, seen: collect.CaseDone) -> collect.CaseDone:

@@ -30,10 +30,11 @@ from service.logs import bound
 from service.policy import Policy, load_policy
 from service.store import Claim
 from workers import events
-from workers.attempt import Attempt, sweep_scratch
+from workers.attempt import Attempt
 from workers.choose import choose
 from workers.gpus import Guard, Inventory, Monitor, find_inventory, local_host
 from workers.runtimes import Executor
+from workers.scratch import sweep_scratch
 
 TICK_S = 0.2
 log = logging.getLogger(__name__)

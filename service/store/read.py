@@ -38,7 +38,7 @@ ANSWER += ("nonzero_got", "nonzero_expected", "evidence_digest", "policy_version
 """What a row shows of the cell's current result."""
 
 
-WAITS = (
+IS_WAITED_FOR = (
     sa.select(SubmissionJob.job_id)
     .where(SubmissionJob.submission_id == SubmissionCell.submission_id, SubmissionJob.job_id == Cell.job_id)
     .correlate(SubmissionCell, Cell)
@@ -109,14 +109,14 @@ def tally(
 def _states(submission_id: int) -> sa.Select[*tuple[Any, ...]]:
     same_job = Attempt.job_id == Cell.job_id
     return (
-        sa.select(Job.state, same_job, WAITS, Result.verdict, sa.func.count())
+        sa.select(Job.state, same_job, IS_WAITED_FOR, Result.verdict, sa.func.count())
         .select_from(SubmissionCell)
         .join(Cell, Cell.id == SubmissionCell.cell_id)
         .outerjoin(Job, Job.id == Cell.job_id)
         .outerjoin(Result, Result.id == Cell.result_id)
         .outerjoin(Attempt, Attempt.id == Result.attempt_id)
         .where(SubmissionCell.submission_id == submission_id)
-        .group_by(Job.state, same_job, WAITS, Result.verdict)
+        .group_by(Job.state, same_job, IS_WAITED_FOR, Result.verdict)
     )
 
 
@@ -174,7 +174,7 @@ def asked_query(submission_id: int, *, only_latest: bool = True) -> sa.Select[*t
     """The cells of a submission, as :func:`cell_query` has them, each with the label that it asked for."""
     return (
         cell_query(only_latest=only_latest)
-        .add_columns(SubmissionCheckout.label, WAITS.label("waits"))
+        .add_columns(SubmissionCheckout.label, IS_WAITED_FOR.label("waits"))
         .join(SubmissionCell, SubmissionCell.cell_id == Cell.id)
         .join(
             SubmissionCheckout,

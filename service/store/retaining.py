@@ -31,6 +31,8 @@ from service.retention import Retention
 from service.store.sql import touched, try_lock
 
 KINDS = {"tensors": ("got", "expected"), "logs": ("log", "stacks")}
+PINNED = sa.select(SubmissionCell.cell_id).join(Submission).where(Submission.pinned)
+"""The cells that a pinned submission cites."""
 BATCH = 500
 """Rows per transaction, so that nobody waits long for it."""
 BLOBS = "blobs"
@@ -100,18 +102,17 @@ def _blobs(policy: Retention, what: str, now: datetime) -> list[sa.Select[Any]]:
     before = policy.before(what, now)
     if before is None:
         return []
-    pinned = sa.select(SubmissionCell.cell_id).join(Submission).where(Submission.pinned)
     results = (
         sa.select(ResultBlob)
         .join(Result, Result.id == ResultBlob.result_id)
         .where(ResultBlob.kind.in_(KINDS[what]), ResultBlob.digest.is_not(None))
-        .where(Result.created_at < before, Result.cell_id.not_in(pinned))
+        .where(Result.created_at < before, Result.cell_id.not_in(PINNED))
     )
     attempts = (
         sa.select(AttemptBlob)
         .join(Attempt, Attempt.id == AttemptBlob.attempt_id)
         .where(AttemptBlob.kind.in_(KINDS[what]), AttemptBlob.digest.is_not(None), Attempt.ended_at < before)
-        .where(~_cited(pinned))
+        .where(~_cited())
     )
     return [results, attempts]
 
@@ -121,17 +122,16 @@ def _attempts(policy: Retention, now: datetime) -> sa.Select[int] | None:
     before = policy.before("attempts", now)
     if before is None:
         return None
-    pinned = sa.select(SubmissionCell.cell_id).join(Submission).where(Submission.pinned)
     return (
         sa.select(Attempt.id)
         .join(Job, Job.id == Attempt.job_id)
         .where(Attempt.ended_at < before, Attempt.state != "running", Job.state.not_in(LIVE))
-        .where(~sa.exists().where(Result.attempt_id == Attempt.id), ~_cited(pinned))
+        .where(~sa.exists().where(Result.attempt_id == Attempt.id), ~_cited())
     )
 
 
-def _cited(pinned: sa.Select[int]) -> sa.ColumnElement[bool]:
+def _cited() -> sa.ColumnElement[bool]:
     """Whether an attempt answered a cell of a pinned submission, or is of a job that one waited for."""
-    answered = sa.exists().where(Result.attempt_id == Attempt.id, Result.cell_id.in_(pinned))
+    answered = sa.exists().where(Result.attempt_id == Attempt.id, Result.cell_id.in_(PINNED))
     jobs = sa.select(SubmissionJob.job_id).join(Submission).where(Submission.pinned)
     return answered | Attempt.job_id.in_(jobs)

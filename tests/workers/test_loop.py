@@ -16,10 +16,10 @@ from service.broker import LocalBroker
 from service.claims import WEBHOOK
 from service.config import Settings
 from tests.support.stored import World, host, open_world
-from workers.attempt import sweep_scratch
 from workers.loop import Loop
 from workers.runtimes import Executor
 from workers.runtimes.venv import VenvExecutor
+from workers.scratch import sweep_scratch
 
 
 @pytest.fixture

@@ -110,12 +110,17 @@ def test_folders_of_this_host_are_nobody_elses_business(api: Api, subject: str) 
     assert "known: ." not in answer.json()["detail"], "no names of what is there"
 
 
-def test_a_held_one_is_not_run_by_asking_for_it_once_more(api: Api) -> None:
+def a_strangers(api: Api) -> int:
+    """A submission that is held, of a stranger's pull request."""
     request = {"wanted": {}, "rerun": False}
     with api.world.db.session() as session:
-        held = store.open_submission(
+        return store.open_submission(
             session, requester="x", reason="webhook", priority=20, request=request, held="of a stranger", now=at(0)
         ).id
+
+
+def test_a_held_one_is_not_run_by_asking_for_it_once_more(api: Api) -> None:
+    held = a_strangers(api)
     assert api.post(f"/submissions/{held}/rerun").status_code == 409
     api.post(f"/submissions/{held}/cancel")
     answer = api.post(f"/submissions/{held}/rerun")
@@ -197,11 +202,7 @@ def test_cancel_rerun_and_pin(api: Api) -> None:
 
 
 def test_a_held_one_goes_on_when_an_admin_says_so(api: Api) -> None:
-    request = {"wanted": {}, "rerun": False}
-    with api.world.db.session() as session:
-        held = store.open_submission(
-            session, requester="x", reason="webhook", priority=20, request=request, held="of a stranger", now=at(0)
-        ).id
+    held = a_strangers(api)
     assert api.post(f"/submissions/{held}/approve").status_code == 403
     assert api.post(f"/submissions/{held}/approve", scope="admin").json()["state"] == "resolving"
     assert api.post(f"/submissions/{held}/approve", scope="admin").status_code == 409
