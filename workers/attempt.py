@@ -14,10 +14,9 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +51,19 @@ from service.judge import (
 )
 from service.logs import bound
 from service.policy import Policy
-from service.store import AlreadyAccepted, Claim, ClaimedJob, StaleFence
+from service.store import CellAnswer, Claim, ClaimedJob, ControlAnswer, StaleFence
 from workers import collect, events, package
 from workers.gpus import Guard
 from workers.memory import rank_bytes
 from workers.pipes import lines, send
 from workers.runtimes import Executor, Process
 from workers.scratch import scratch_of
+from workers.writer import Writer
 
 MAX_STDERR = 2000
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
     """A claimed job while it runs.
 
@@ -74,7 +74,7 @@ class _Job:
     claimed: ClaimedJob
     began: float = 0.0
     waiting: dict[int, tuple[Judgement, collect.CaseDone]] = field(default_factory=dict)
-    held: list[Callable[[], None]] = field(default_factory=list)
+    held: list[CellAnswer] = field(default_factory=list)
     answered: set[int] = field(default_factory=set)
     over: bool = False
 
@@ -117,6 +117,7 @@ class Attempt:
         self._in_cells = False
         self._reason = ""
         self._guard = threading.Lock()
+        self._writer: Writer[tuple[_Job, CellAnswer | ControlAnswer]] = Writer(self._store, self._not_stored)
 
     # -- from other threads --------------------------------------------------------------------------------------
 
@@ -137,19 +138,20 @@ class Attempt:
     def run(self) -> None:
         """Run the container and store what it answers. Raises what the runtime's build raised, jobs given back."""
         problem = "its worker failed"
-        try:
-            self._executor.ensure(self._runtime, self._progress)
-            if fault := self._devices.fault():
-                self.stop(fault)  # nothing has run yet: given back, and no failure of the job's
-            problem = fault or self._run_container()
-        except StaleFence as error:  # cancelled, or claimed anew: told by what could not be stored, before the beat
-            problem = str(error)
-            self.stop(problem)
-        except Exception as error:
-            problem = str(error) or type(error).__name__
-            raise
-        finally:
-            self._leave(problem)
+        with self._writer:
+            try:
+                self._executor.ensure(self._runtime, self._progress)
+                if fault := self._devices.fault():
+                    self.stop(fault)  # nothing has run yet: given back, and no failure of the job's
+                problem = fault or self._run_container()
+            except StaleFence as error:  # cancelled, or claimed anew: told by what could not be stored, before the beat
+                problem = str(error)
+                self.stop(problem)
+            except Exception as error:
+                problem = str(error) or type(error).__name__
+                raise
+            finally:
+                self._leave(problem)
 
     def _progress(self, what: str, done: int, total: int | None) -> None:
         self._listener(events.RuntimeBuilding(self._runtime.name, what, done, total))
@@ -202,9 +204,11 @@ class Attempt:
                     self._handle(notice, process)
         except collect.Violation as violation:
             process.kill()
+            self._writer.flush()
             if violation.blame == "crash":
                 self._blame_running_cell(collector, f"the job broke the agreed form of its events: {violation}")
             return str(violation)
+        self._writer.flush()  # what could not be stored ends the container: no fault of what ran in it
         if bye is not None:
             return "" if bye.ok else str(bye.reason)
         process.kill()
@@ -281,20 +285,8 @@ class Attempt:
         self._control_results.append(ControlResult(control.id, done.mode, done.world_size, done.stage, found))
         for job in self._jobs.values():
             if job.claimed.world_size == done.world_size:
-                with self._database.session() as session:
-                    store.record_control(
-                        session,
-                        job=job.claimed.job,
-                        fence=job.claimed.fence,
-                        attempt=job.claimed.attempt,
-                        control=control.id,
-                        mode=done.mode,
-                        world_size=done.world_size,
-                        stage=done.stage,
-                        judgement=found.judgement,
-                        as_expected=found.ok,
-                        evidence=done.evidence,
-                    )
+                said = (control.id, done.mode, done.world_size, done.stage)
+                self._writer.put((job, ControlAnswer(*said, found.judgement, found.ok, done.evidence)))
 
     def _on_case(self, done: collect.CaseDone) -> None:
         job = self._jobs[done.job]
@@ -361,38 +353,50 @@ class Attempt:
         first: Evidence | None = None,
         alone: Evidence | None = None,
     ) -> None:
-        """Store an answer, or hold it until the devices are known to have been well while it came about."""
+        """Have an answer stored, or hold it until the devices are known to have been well while it came about.
+
+        Both passes are kept where there were two, for another policy may judge them otherwise.
+        """
         job.answered.add(done.cell)
-        answer = partial(self._store, job, done, judgement, first, alone)
+        agrees = not judgement.verdict.failing
+        blobs = [blob for blob in done.blobs if _worth_keeping(blob, agrees)]
+        answer = CellAnswer(done.cell, judgement, done.evidence, first or done.evidence, alone, blobs, done.seconds)
         if self._devices.watches and not judgement.verdict.settled:
             job.held.append(answer)
         else:
-            answer()
+            self._writer.put((job, answer))
 
-    def _store(
-        self, job: _Job, done: collect.CaseDone, judgement: Judgement, first: Evidence | None, alone: Evidence | None
-    ) -> None:
-        """Store an answer. Both passes are kept where there were two, for another policy may judge them otherwise."""
-        agrees = not judgement.verdict.failing
-        blobs = [blob for blob in done.blobs if _worth_keeping(blob, agrees)]
-        try:
-            with self._database.session() as session:
-                store.accept(
-                    session,
-                    job=job.claimed.job,
-                    fence=job.claimed.fence,
-                    attempt=job.claimed.attempt,
-                    cell=done.cell,
-                    judgement=judgement,
-                    evidence=done.evidence,
-                    first=first or done.evidence,
-                    alone=alone,
-                    blobs=blobs,
-                    seconds=done.seconds,
-                )
-        except AlreadyAccepted:
-            pass
-        self._listener(events.CellDone(job.claimed.job, done.cell, str(judgement.verdict), judgement.detail))
+    def _store(self, given: Sequence[tuple[_Job, CellAnswer | ControlAnswer]]) -> None:
+        """Store what the container said, each job's in one transaction."""
+        failure: Exception | None = None
+        for job in dict.fromkeys(job for job, _ in given):
+            mine = [answer for whose, answer in given if whose is job]
+            try:
+                self._store_of(job.claimed, mine)
+            except Exception as error:  # noqa: BLE001 - what is another job's is stored all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _store_of(self, held: ClaimedJob, given: Sequence[CellAnswer | ControlAnswer]) -> None:
+        controls = [answer for answer in given if isinstance(answer, ControlAnswer)]
+        answers = [answer for answer in given if isinstance(answer, CellAnswer)]
+        with self._database.session() as session:
+            under = (held.job, held.fence, held.attempt)
+            if controls:
+                store.record_controls(session, *under, controls)
+            if answers:
+                store.accept(session, *under, answers)
+        for answer in answers:
+            said = answer.judgement
+            self._listener(events.CellDone(held.job, answer.cell, str(said.verdict), said.detail))
+
+    def _not_stored(self, _: Exception) -> None:
+        """End the container; who reads its events is told why."""
+        with self._guard:
+            process = self._process
+        if process is not None:
+            process.kill()
 
     def _fault(self) -> str:
         """What is wrong with the devices while the container runs, or when it has ended."""
@@ -404,12 +408,13 @@ class Attempt:
         if job.over:
             return
         fault = self._fault()
-        job.over = True
         if fault:
             self.stop(fault)  # what comes behind it in this container would run on the same devices
         with suppress(StaleFence):
             for answer in () if fault else job.held:
-                answer()
+                self._writer.put((job, answer))
+            self._writer.flush()
+        job.over = True
         held = job.claimed
         with suppress(StaleFence), self._database.session() as session:
             store.record_attempt_facts(session, job=held.job, fence=held.fence, attempt=held.attempt, facts=self._facts)

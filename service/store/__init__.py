@@ -7,7 +7,14 @@ the commit.
 
 from __future__ import annotations
 
-from service.store.accept import accept, record_attempt_facts, record_control, record_control_set
+from service.store.accept import (
+    CellAnswer,
+    ControlAnswer,
+    accept,
+    record_attempt_facts,
+    record_control_set,
+    record_controls,
+)
 from service.store.again import cells_of_job, pin, rerun_cells
 from service.store.checkouts import checkout_part, keep_checkout
 from service.store.claim import beat, claim
@@ -54,7 +61,7 @@ from service.store.resolving import (
 )
 from service.store.retaining import Expired, expired, remove_expired
 from service.store.settle import settle_all
-from service.store.sql import AlreadyAccepted, NotFound, StaleFence, StoreError
+from service.store.sql import NotFound, StaleFence, StoreError
 from service.store.standing import newest_of_branch
 from service.store.submit import CaseChangedError, submit
 from service.store.tokens import TokenView, create_token, find_token, note_use, revoke_token, stale_use, tokens
@@ -78,15 +85,16 @@ from service.store.views import (
 )
 
 __all__ = [
-    "AlreadyAccepted",
     "Answer",
     "AttemptView",
     "BlobView",
     "CaseChangedError",
+    "CellAnswer",
     "CellDetail",
     "CellRow",
     "Claim",
     "ClaimedJob",
+    "ControlAnswer",
     "ControlRow",
     "DeviceView",
     "Expired",
@@ -164,8 +172,8 @@ __all__ = [
     "quarantine",
     "reclaim",
     "record_attempt_facts",
-    "record_control",
     "record_control_set",
+    "record_controls",
     "record_devices",
     "relatives",
     "release",

@@ -1,4 +1,4 @@
-"""Answers come in: each completed cell once, in a transaction of its own, guarded by fence and state.
+"""Answers come in: each completed cell once, those that come together in one transaction, guarded by fence and state.
 
 On the straight line this stands between ``workers.collect`` and ``service.judge`` (which made evidence and judgement)
 and everything that reads.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -30,7 +32,7 @@ from service.models import (
 )
 from service.store.answered import answered
 from service.store.retaining import BLOBS
-from service.store.sql import AlreadyAccepted, StaleFence, StoreError, held_job, insert_missing, lock, pack, utcnow
+from service.store.sql import StaleFence, StoreError, chunks, held_job, insert_missing, lock, pack, touched, utcnow
 from service.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -43,71 +45,112 @@ BLOB_BYTES = Limits().tensor_bytes
 BLOBS_BYTES = 32 * 2**20
 """Cap on all blobs of a result together."""
 TEXT_KINDS = frozenset({"log", "stacks"})
+PASSES = ("evidence_digest", "first_digest", "alone_digest")
+
+
+@dataclass(frozen=True)
+class CellAnswer:
+    """The answer to one cell.
+
+    evidence  what the judgement rests on
+    first     the evidence of the pass among other cases, and
+    alone     that of the pass in fresh ranks, if there was one: both are needed to judge again
+    blobs     what is kept of its bytes
+    seconds   that it took
+    """
+
+    cell: int
+    judgement: Judgement
+    evidence: EvidenceFound
+    first: EvidenceFound | None = None
+    alone: EvidenceFound | None = None
+    blobs: Sequence[BlobFound] = ()
+    seconds: float = 0.0
+
+    @property
+    def passes(self) -> tuple[EvidenceFound | None, ...]:
+        """In the order of a result's three digests."""
+        return self.evidence, self.first, self.alone
+
+
+@dataclass(frozen=True)
+class ControlAnswer:
+    """What a control answered; ``stage`` is before or after the subject was imported."""
+
+    control: str
+    mode: str
+    world_size: int
+    stage: str
+    judgement: Judgement
+    as_expected: bool
+    evidence: EvidenceFound | None = None
 
 
 def accept(
-    session: Session,
-    *,
-    job: int,
-    fence: int,
-    attempt: int,
-    cell: int,
-    judgement: Judgement,
-    evidence: EvidenceFound,
-    first: EvidenceFound | None = None,
-    alone: EvidenceFound | None = None,
-    blobs: Sequence[BlobFound] = (),
-    seconds: float = 0.0,
-    now: datetime | None = None,
-) -> int:
-    """Store the answer to one cell and count it; the result's id.
+    session: Session, job: int, fence: int, attempt: int, answers: Iterable[CellAnswer], now: datetime | None = None
+) -> dict[int, int]:
+    """Store answers and count them; the results' ids, by cell.
 
-    ``evidence`` is what the judgement rests on; ``first`` is that of the pass among other cases and ``alone`` that of
-    the one in fresh ranks, if there was one: both are needed to judge again.
+    Each cell is answered once: what this job has answered before is left out. An answer that says that the machine
+    failed is kept, and the cell stays open until it has been tried often enough.
 
-    An answer that says that the machine failed is kept, and the cell stays open until it has been tried often enough.
-
-    Raises StaleFence where the job is no longer held under ``fence``, AlreadyAccepted where this job has answered
-    the cell before, and StoreError where the cell is not one of the job's.
+    Raises StaleFence where the job is no longer held under ``fence``, and StoreError where a cell is not one of the
+    job's; nothing is stored then.
     """
     now = now or utcnow()
     row = _held(session, job, fence, attempt)
-    here = sa.exists().where(Result.cell_id == cell, Result.attempt_id == attempt)
-    before = sa.or_(here, answered(job).where(Result.cell_id == cell).exists())
-    found = session.execute(sa.select(Cell, before).where(Cell.id == cell, Cell.job_id == job)).first()
-    if found is None:
-        raise StoreError(f"cell {cell} is not one of job {job}")
-    asked, has_answer = found
-    if has_answer:
-        raise AlreadyAccepted(f"cell {cell} has an answer from job {job} already")
-    kept = {id(each): each for each in (evidence, first, alone) if each is not None}  # one of the two is the first
-    digests = dict(zip(kept, _evidence(session, kept.values()), strict=True))
-    result = Result(
-        cell_id=cell,
-        attempt_id=attempt,
-        **judged(judgement),
-        evidence_digest=digests[id(evidence)],
-        first_digest=None if first is None else digests[id(first)],
-        alone_digest=None if alone is None else digests[id(alone)],
-        seconds=seconds,
-        created_at=now,
-        judged_at=now,
-    )
-    session.add(result)
-    session.flush()
-    _link(session, ResultBlob, {"result_id": result.id}, blobs)
-    asked.result_id = result.id
+    fresh = _unanswered(session, job, attempt, {answer.cell: answer for answer in answers})
+    if not fresh:
+        return {}
+    digests = _evidence(session, [each for answer in fresh for each in answer.passes if each is not None])
+    results = [
+        {
+            "cell_id": answer.cell,
+            "attempt_id": attempt,
+            **judged(answer.judgement),
+            **dict(zip(PASSES, (each and digests[id(each)] for each in answer.passes), strict=True)),
+            "seconds": answer.seconds,
+            "created_at": now,
+            "judged_at": now,
+        }
+        for answer in fresh
+    ]
+    session.connection().execute(sa.insert(cast("sa.Table", Result.__table__)), results)  # needs no id of each
+    ids: dict[int, int] = {}
+    for some in chunks(answer.cell for answer in fresh):
+        mine = sa.and_(Result.attempt_id == attempt, Result.cell_id.in_(some))
+        touched(session, sa.update(Cell).where(mine, Cell.id == Result.cell_id).values(result_id=Result.id))
+        ids |= {row.cell_id: row.id for row in session.execute(sa.select(Result.cell_id, Result.id).where(mine))}
+    for answer in fresh:
+        _link(session, ResultBlob, {"result_id": ids[answer.cell]}, answer.blobs)
     row.state = "running"
-    if judgement.verdict is not Verdict.INFRA or _answered(session, job, cell):
-        row.counts = {**row.counts, result.verdict: row.counts.get(result.verdict, 0) + 1}
-        row.cells_done += 1
-        row.failures = 0
+    _count(session, row, fresh)
     session.flush()
-    return result.id
+    return ids
 
 
-def _answered(session: Session, job: int, cell: int) -> bool:
-    return session.scalars(answered(job).where(Result.cell_id == cell)).first() is not None
+def _unanswered(session: Session, job: int, attempt: int, answers: dict[int, CellAnswer]) -> list[CellAnswer]:
+    """Those of cells that this attempt has not answered, nor the job before it."""
+    mine: set[int] = set()
+    over: set[int] = set()
+    for some in chunks(answers):
+        mine |= set(session.scalars(sa.select(Cell.id).where(Cell.id.in_(some), Cell.job_id == job)))
+        here = sa.select(Result.cell_id).where(Result.cell_id.in_(some), Result.attempt_id == attempt)
+        over |= set(session.scalars(here)) | set(session.scalars(answered(job).where(Result.cell_id.in_(some))))
+    if strange := sorted(answers.keys() - mine):
+        raise StoreError(f"cell {strange[0]} is not one of job {job}")
+    return [answer for cell, answer in answers.items() if cell not in over]
+
+
+def _count(session: Session, row: Job, answers: Sequence[CellAnswer]) -> None:
+    """Count those that end their cells: all but the failures of the machine, of which the last one does."""
+    failed = [answer.cell for answer in answers if answer.judgement.verdict is Verdict.INFRA]
+    over = set(session.scalars(answered(row.id).where(Result.cell_id.in_(failed)))) if failed else set()
+    counted = [a.judgement.verdict for a in answers if a.judgement.verdict is not Verdict.INFRA or a.cell in over]
+    if counted:
+        row.counts = dict(Counter(row.counts) + Counter(map(str, counted)))
+        row.cells_done += len(counted)
+        row.failures = 0
 
 
 def judged(judgement: Judgement) -> dict[str, Any]:
@@ -139,37 +182,26 @@ def record_control_set(
     session.flush()
 
 
-def record_control(
-    session: Session,
-    *,
-    job: int,
-    fence: int,
-    attempt: int,
-    control: str,
-    mode: str,
-    world_size: int,
-    stage: str,
-    judgement: Judgement,
-    as_expected: bool,
-    evidence: EvidenceFound | None = None,
-) -> int:
-    """Store what a control answered; ``stage`` is before or after the subject was imported."""
+def record_controls(session: Session, job: int, fence: int, attempt: int, controls: Sequence[ControlAnswer]) -> None:
+    """Store what controls answered. Raises StaleFence as :func:`accept` does."""
     _held(session, job, fence, attempt)
-    row = ControlResult(
-        attempt_id=attempt,
-        control=control,
-        mode=mode,
-        world_size=world_size,
-        stage=stage,
-        verdict=str(judgement.verdict),
-        as_expected=as_expected,
-        detail=judgement.detail or "",
-        policy_version=judgement.policy_version,
-        evidence_digest=None if evidence is None else _evidence(session, [evidence])[0],
-    )
-    session.add(row)
-    session.flush()
-    return row.id
+    digests = _evidence(session, [control.evidence for control in controls if control.evidence is not None])
+    rows = [
+        {
+            "attempt_id": attempt,
+            "control": control.control,
+            "mode": control.mode,
+            "world_size": control.world_size,
+            "stage": control.stage,
+            "verdict": str(control.judgement.verdict),
+            "as_expected": control.as_expected,
+            "detail": control.judgement.detail or "",
+            "policy_version": control.judgement.policy_version,
+            "evidence_digest": control.evidence and digests[id(control.evidence)],
+        }
+        for control in controls
+    ]
+    session.execute(sa.insert(ControlResult), rows)
 
 
 def record_attempt_facts(
@@ -198,15 +230,18 @@ def _held(session: Session, job: int, fence: int, attempt: int) -> Job:
     return row
 
 
-def _evidence(session: Session, documents: Iterable[EvidenceFound]) -> list[str]:
-    """Keep ``documents``; their digests."""
-    rows: list[dict[str, Any]] = []
+def _evidence(session: Session, documents: Iterable[EvidenceFound]) -> dict[int, str]:
+    """Keep ``documents``; their digests, by identity, for the passes of one cell are often one document."""
+    digests: dict[int, str] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for document in documents:
-        data = document.canonical()
-        rows.append({"digest": hashlib.sha256(data).hexdigest(), "size": len(data), "data": pack(data)})
+        if id(document) not in digests:
+            data = document.canonical()
+            digest = digests[id(document)] = hashlib.sha256(data).hexdigest()
+            rows[digest] = {"digest": digest, "size": len(data), "data": pack(data)}
     # in one order: two that keep the same documents must not wait for each other
-    insert_missing(session, Evidence, sorted(rows, key=lambda row: row["digest"]), ["digest"])
-    return [row["digest"] for row in rows]
+    insert_missing(session, Evidence, [rows[digest] for digest in sorted(rows)], ["digest"])
+    return digests
 
 
 def _link(

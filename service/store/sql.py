@@ -33,10 +33,6 @@ class StaleFence(StoreError):  # noqa: N818 - the design's word
     """The job was claimed anew, cancelled or finished: whoever still holds this fence may write nothing."""
 
 
-class AlreadyAccepted(StoreError):  # noqa: N818 - as above
-    """The cell already has an answer from this job."""
-
-
 def utcnow() -> datetime:
     """The time, aware."""
     return datetime.now(UTC)

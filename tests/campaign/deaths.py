@@ -19,7 +19,7 @@ _COMMITS = {
     "beat": ("reclaim", "forget_keys", "settle_all", "hints"),
     "child": (),
     "worker": (
-        "reclaim", "claim", "beat", "start", "record_control", "accept", "finish", "claim_resolution", "keep_checkout",
+        "reclaim", "claim", "beat", "start", "record_controls", "accept", "finish", "claim_resolution", "keep_checkout",
         "plan_resolved", "drop_hints",
     ),
 }  # fmt: skip
@@ -41,7 +41,7 @@ ACTS = frozenset(act for acts in _COMMITS.values() for act in acts)
 MANY = {
     "api": {},
     "beat": dict.fromkeys(("reclaim", "forget_keys", "settle_all", "hints"), 10),
-    "worker": {"accept": 6, "beat": 6, "claim": 3, "start": 2, "record_control": 2, "finish": 3},
+    "worker": {"accept": 3, "beat": 6, "claim": 3, "start": 2, "record_controls": 2, "finish": 3},
     "child": {"tensor": 6, "case": 4, "oracle": 6},
 }
 """How often, at most, a point is passed before it kills; once where nothing is said."""

@@ -129,11 +129,13 @@ class World:
         assert claim is not None
         return claim
 
-    def answer(self, job: ClaimedJob, cell: int, verdict: Verdict = Verdict.AGREE, **more: Any) -> int:
-        """Accept an answer to one cell of a claimed job."""
-        given = {"evidence": evidence(), "judgement": judgement(verdict), "now": T0, "seconds": 0.5, **more}
+    def answer(self, job: ClaimedJob, cell: int, verdict: Verdict = Verdict.AGREE, **more: Any) -> int | None:
+        """Accept an answer to one cell of a claimed job; the result, unless the job had answered it before."""
+        now = more.pop("now", T0)
+        given = {"evidence": evidence(), "judgement": judgement(verdict), "seconds": 0.5, **more}
         with self.db.session() as session:
-            return store.accept(session, job=job.job, fence=job.fence, attempt=job.attempt, cell=cell, **given)
+            answers = [store.CellAnswer(cell, **given)]
+            return store.accept(session, job.job, job.fence, job.attempt, answers, now).get(cell)
 
     def finish(self, job: ClaimedJob, seconds: float = 0.0) -> str:
         with self.db.session() as session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -133,7 +134,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 def test_on_gpus_that_are_well_a_wrong_gradient_is_one(site: Site) -> None:
     said: list[dict[str, str | None]] = []
-    executor = Scripted(played(site.fake, over=lambda devices: said.append(site.verdicts())))
+
+    def look(devices: tuple[str, ...]) -> None:
+        deadline = time.monotonic() + 30
+        while site.verdicts()[RIGHT] is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        said.append(site.verdicts())
+
+    executor = Scripted(played(site.fake, over=look))
     site.work(executor)
     assert site.verdicts() == {RIGHT: "agree", WRONG: "zero_gradient"}
     assert executor.started == [("GPU-0", "GPU-1")]

@@ -22,11 +22,12 @@ from service.claims import LEASE_S, HostView
 from service.matrix import plan
 from service.models import HELD, OVER, Attempt, Cell, Job, Resolution, Result, Submission, SubmissionCell
 from service.schema import Base
+from service.store import ClaimedJob
 from service.store.held import MAX_FAILURES
 from service.store.resolving import MAX_TRIES, Resolving
 from service.verdicts import Verdict
 from tests.service.store.promises import PROMISES, TRIES, Held, Memory
-from tests.support.stored import World, at, case, checkout, host, runtime
+from tests.support.stored import World, at, case, checkout, evidence, host, judgement, runtime
 
 HOSTS = (host(4, "large"), host(2, "small"))
 NAMES = st.sets(st.sampled_from("abc"), min_size=1).map(sorted)
@@ -161,29 +162,32 @@ class Machine(RuleBasedStateMachine):
         assert stop == (set() if allowed else {job.job}), "a beat says who must stop"
 
     @precondition(lambda self: self.memory.held)
-    @rule(which=ANY, cell=ANY, verdict=VERDICTS)
-    def report(self, which: int, cell: int, verdict: Verdict) -> None:
-        """An answer, first or again, in time or late, under this fence or an old one."""
+    @rule(which=ANY, cells=st.lists(ANY, min_size=1, max_size=3), verdict=VERDICTS)
+    def report(self, which: int, cells: list[int], verdict: Verdict) -> None:
+        """Answers, first or again, in time or late, under this fence or an old one."""
         job = self._job(which)
         if not job.cells:
             return
-        number = job.cells[cell % len(job.cells)].cell
+        given = {job.cells[cell % len(job.cells)].cell for cell in cells}
+        new = {cell for cell in given if not self._answered(job, cell)}
+        answers = [store.CellAnswer(cell, judgement(verdict), evidence()) for cell in sorted(given)]
+        taken: dict[int, int] = {}
+
+        def act(session: Session) -> None:
+            taken.update(store.accept(session, job.job, job.fence, job.attempt, answers, at(self.step())))
+
+        self._under_fence(act, self._holds(job))
+        assert taken.keys() == new or not self._allowed, "an answer is taken once"
+
+    def _answered(self, job: ClaimedJob, cell: int) -> bool:
         with self.world.db.read() as session:
             given = session.execute(
                 sa.select(Result.verdict, Result.attempt_id)
                 .join(Attempt)
-                .where(Result.cell_id == number, Attempt.job_id == job.job)
+                .where(Result.cell_id == cell, Attempt.job_id == job.job)
             ).all()
         for_good = len(given) == TRIES or any(verdict != "infra" for verdict, _ in given)
-        answered = for_good or any(attempt == job.attempt for _, attempt in given)
-        try:
-            self._under_fence(
-                lambda _: self.world.answer(job, number, verdict, now=at(self.step())), self._holds(job)
-            )  # fmt: skip
-        except store.AlreadyAccepted:
-            assert answered, "an answer is taken once"
-        else:
-            assert not answered or not self._allowed, "an answer is taken once"
+        return for_good or any(attempt == job.attempt for _, attempt in given)
 
     @precondition(lambda self: self.memory.held)
     @rule(which=ANY, leave=LEAVES)

@@ -34,17 +34,8 @@ def filled(world: World) -> World:
             with world.db.session() as session:
                 store.record_attempt_facts(session, **told, facts={"torch": "2.11.0"}, blobs=[blob("hello")])
                 store.record_control_set(session, **told, controls=[(CONTROL, case("a"))])
-                store.record_control(
-                    session,
-                    **told,
-                    control="exchange/zero",
-                    mode="eager",
-                    world_size=2,
-                    stage="after",
-                    judgement=judgement(),
-                    as_expected=False,
-                    evidence=evidence(7),
-                )
+                said = ("exchange/zero", "eager", 2, "after", judgement(), False, evidence(7))
+                store.record_controls(session, **told, controls=[store.ControlAnswer(*said)])
             for number, spec in enumerate(job.cells):
                 kept = [blob("stack", "stacks", 1), blob("x" * 5000)]
                 passes = {"first": evidence(number + 20), "alone": evidence(number)}

@@ -118,8 +118,8 @@ def test_what_was_kept_is_handed_out_whole(world: World) -> None:
     control = ControlInfo("exchange/zero", "exchange", case("a").id, ("eager",), ("zero_gradient",))
     with world.db.session() as session:
         store.record_control_set(session, **told, controls=[(control, case("a"))])
-        where: dict[str, Any] = {"control": control.id, "mode": "eager", "world_size": 2, "stage": "before"}
-        store.record_control(session, **told, **where, judgement=judgement(), as_expected=True, evidence=evidence(1))
+        said = store.ControlAnswer(control.id, "eager", 2, "before", judgement(), True, evidence(1))
+        store.record_controls(session, **told, controls=[said])
     passes = {"evidence": evidence(3), "first": evidence(2), "alone": evidence(3)}
     world.answer(job, job.cells[0].cell, Verdict.MISMATCH, **passes)
     world.judge(POLICY_2, Verdict.SCALED, seconds=1)

@@ -17,6 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from service import broker
 from service.store import StoreError, accept, held, resolving, sql
+from service.store.accept import _count, _unanswered
 from service.store.again import rerun_cells
 from service.store.claim import _take_job, beat
 from service.store.submit import _sort_out
@@ -85,20 +86,20 @@ MUTANTS = {
         _take_job, "fence=Job.fence + 1", "fence=Job.fence + 2", "a fence counts the claims"
     ),
     "a cell is answered twice": Mutant(
-        accept, "if has_answer:", "if False:", "an answer is taken once"
+        _unanswered, "if cell not in over", "", "an answer is taken once"
     ),
     "a new answer is not shown": Mutant(
-        accept, "asked.result_id = result.id", "asked.result_id = asked.result_id or result.id",
+        accept, "Cell.id == Result.cell_id)", "Cell.id == Result.cell_id, Cell.result_id.is_(None))",
         "a cell shows its newest answer",
     ),
     "a failing machine's answer counts at once": Mutant(
-        accept, "judgement.verdict is not Verdict.INFRA or", "True or", "counts are those of the answers"
+        _count, "verdict is not Verdict.INFRA or", "verdict or", "counts are those of the answers"
     ),
     "an answer is not counted": Mutant(
-        accept, "row.cells_done += 1", "pass", "counts are those of the answers"
+        _count, "row.cells_done += len(counted)", "pass", "counts are those of the answers"
     ),
     "a verdict is counted under another": Mutant(
-        accept, "{**row.counts, result.verdict:", "{**row.counts, 'agree':", "counts are those of the answers"
+        _count, "Counter(map(str, counted))", "Counter('agree' for _ in counted)", "counts are those of the answers"
     ),
     "cells of a live job are queued once more": Mutant(
         rerun_cells, "state in LIVE and", "False and", "UNIQUE constraint failed: job|a live job has all of"

@@ -50,10 +50,8 @@ def test_everything_about_a_cell_is_read_back(world: World) -> None:
     with world.db.session() as session:
         store.record_attempt_facts(session, **shown, facts={"torch": "2.11.0", "gpus": 0}, blobs=[blob("hello")])
         store.record_attempt_facts(session, **shown, facts={"gpus": 1}, blobs=[blob("again")])
-        told: dict[str, Any] = {"control": "exchange/zero", "mode": "eager", "world_size": 2, "stage": "before"}
-        store.record_control(
-            session, **shown, **told, judgement=judgement(Verdict.ZERO_GRADIENT), as_expected=True, evidence=evidence(9)
-        )
+        told = ("exchange/zero", "eager", 2, "before", judgement(Verdict.ZERO_GRADIENT), True, evidence(9))
+        store.record_controls(session, **shown, controls=[store.ControlAnswer(*told)])
     world.answer(
         job, spec.cell, Verdict.HANG, evidence=evidence(3), blobs=[blob("stack", "stacks", 1), blob("", "log")]
     )

@@ -115,8 +115,8 @@ def test_an_attempt_goes_only_when_it_answered_nothing_and_its_job_is_over(world
     with world.db.session() as session:
         held: dict[str, Any] = {"job": first.job, "fence": first.fence, "attempt": first.attempt}
         store.record_attempt_facts(session, **held, facts={}, blobs=[blob("why it failed")])
-        said: dict[str, Any] = {"control": "c", "mode": "eager", "world_size": 2, "stage": "before"}
-        store.record_control(session, **held, **said, judgement=judgement(), as_expected=True)
+        said = store.ControlAnswer("c", "eager", 2, "before", judgement(), True)
+        store.record_controls(session, **held, controls=[said])
         store.requeue(session, first.job, first.fence, "the host went away", at(0))
     assert apply(world, 1000)["attempts"] == 0, "its job still waits"
     world.run(seconds=1000 * DAY)

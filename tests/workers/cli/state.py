@@ -128,17 +128,8 @@ def answer_one(database: Any, submission: int, answers: Answers) -> bool:
         for cell in job.cells:
             key = (claim.label, claim.runtime_name.removesuffix("-index"), cell.mode)
             verdict, blobs = answers.get(key, (judgement("agree"), ()))
-            store.accept(
-                session,
-                job=job.job,
-                fence=job.fence,
-                attempt=job.attempt,
-                cell=cell.cell,
-                judgement=verdict,
-                evidence=EVIDENCE,
-                blobs=blobs,
-                seconds=0.1,
-            )
+            answer = store.CellAnswer(cell.cell, verdict, EVIDENCE, blobs=blobs, seconds=0.1)
+            store.accept(session, job.job, job.fence, job.attempt, [answer])
         store.record_attempt_facts(session, job=job.job, fence=job.fence, attempt=job.attempt, facts=FACTS)
         store.finish(session, job.job, job.fence, "")
     return True

@@ -61,10 +61,9 @@ def fill(home: Path, *errors: float, control: float = 1e-2, controls: bool = Tru
     with world.db.session() as session:
         if controls:
             store.record_control_set(session, **told, controls=[(CONTROL, CASE)])
-        store.record_control(
-            session, **told, control=CONTROL.id, mode="eager", world_size=2, stage="before",
-            judgement=found.judgement, as_expected=found.ok, evidence=seen(control) if controls else None,
-        )  # fmt: skip
+        shown = seen(control) if controls else None
+        told_by = store.ControlAnswer(CONTROL.id, "eager", 2, "before", found.judgement, found.ok, shown)
+        store.record_controls(session, **told, controls=[told_by])
     for spec, error in zip(job.cells, errors, strict=True):
         evidence = seen(error)
         passes: dict[str, Any] = {"first": evidence, "alone": evidence if error > 1.9e-6 else None} if controls else {}
