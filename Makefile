@@ -1,6 +1,7 @@
 # make setup   .venv with the gradmatrix command and everything that developing needs
 # make demo    real DeepSpeed releases on real torch versions: the main job, from nothing
 # make test    everything that CI checks
+# make test-gpu  what fits on the GPUs of this machine, in minutes
 # make soak    parts of a fleet killed 300 times, long histories of the store, 200 seeds of the scheduler: half an hour
 # make lint    the checks without the tests
 # make locks   requirements/*.txt anew from pyproject.toml
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python-version 3.11
 
-.PHONY: setup demo test soak lint locks
+.PHONY: setup demo test test-gpu soak lint locks
 
 setup: $(READY)
 	@echo "$(BIN)/gradmatrix is ready."
@@ -46,6 +47,9 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest -m "not gpu and not slow"
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 soak: $(READY)
 	$(BIN)/python -m pytest -s -m slow tests/campaign tests/service/store/test_machine.py tests/workers/test_schedule.py

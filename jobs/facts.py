@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jobs import accelerator
+
 COMPILERS = ("g++", "clang++", "c++")
 
 
@@ -34,7 +36,7 @@ def hello() -> dict[str, Any]:
         "driver": _driver_version(),
         "gpus": gpus,
         "numpy": _installed("numpy"),
-        "flags": {name: repr(value) for name, value in global_state().items()},
+        "flags": {name: repr(value) for name, value in {**global_state(), **accelerator.numerics()}.items()},
         "compiler": compiler(),
         "processor": _processor(),
     }

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs import accelerator
 from jobs.channel import Idle, Zygote, ZygoteLostError, believable, send_signal
 from jobs.contract import RANK_STATUS, Deadlines
-from jobs.ranks import RankSetup
+from jobs.ranks import ASKED, FLIGHT, RankSetup
 from jobs.stream import LineReader, decode, encode, write_all
 
 STACKS_GRACE_S = 1.5
@@ -22,6 +23,8 @@ OTHERS_GRACE_S = 2.0
 """How long the ranks of a group may take to answer once one of them raised or died …"""
 IDLE_S = 0.4
 """… and how long they may use no processor time meanwhile: then they wait for the one that is gone."""
+FLIGHT_LIMIT = 64 * 1024
+"""Characters of a rank's record of collectives that are kept: the newest."""
 ANSWER_FIELDS = ("status", "phase", "error", "reason", "changed", "seconds", "repeat_equal")
 
 
@@ -225,11 +228,15 @@ class Group:
         """Have every live rank write its Python stacks, and collect them."""
         for rank in self._ranks:
             if not rank.gone and rank.pid:
+                Path(f"{rank.stacks}{ASKED}").touch()
                 send_signal(rank.pid, signal.SIGUSR1)
         self._listen(lambda: False, time.monotonic() + STACKS_GRACE_S)
         stacks = {}
         for number, rank in enumerate(self._ranks):
             text = rank.stacks.read_text(errors="replace") if rank.stacks.exists() else ""
+            flight = Path(f"{rank.stacks}{FLIGHT}")
+            if flight.exists():
+                text += f"\nNCCL's flight recorder:\n{flight.read_text(errors='replace')[-FLIGHT_LIMIT:]}\n"
             stacks[number] = text or "(no stacks: the process was gone or did not answer)"
         return stacks
 
@@ -240,6 +247,9 @@ class Group:
             return
         answers = [rank.answer or {} for rank in self._ranks]
         raised = [answer for answer in answers if answer.get("status") == "raised"]
+        if any(accelerator.at_fault(answer.get("error")) for answer in raised):
+            self.usable = False
+            return
         self.usable = not raised or (len(raised) == len(answers) and not any(map(_inside_a_collective, raised)))
 
     def _outcome(self, seconds: float, stacks: dict[int, str]) -> Outcome:

@@ -155,12 +155,15 @@ class Generators:
         import torch
 
         self._torch, self._python = torch.get_rng_state(), random.getstate()
+        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
 
     def put_back(self) -> None:
         """Have them go on from here again."""
         import torch
 
         torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
         random.setstate(self._python)
 
 
@@ -254,6 +257,7 @@ def poison_free_memory() -> None:
     """Fill freed buffers of the usual sizes with NaN, so that whatever reads memory that nobody wrote is seen."""
     import torch
 
-    for size in POISON_SIZES:
-        buffers = [torch.full((size,), float("nan"), dtype=torch.float32) for _ in range(4)]
-        del buffers
+    for device in ("cpu", "cuda") if torch.cuda.is_initialized() else ("cpu",):
+        for size in POISON_SIZES:
+            buffers = [torch.full((size,), float("nan"), dtype=torch.float32, device=device) for _ in range(4)]
+            del buffers

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs import facts, probes, trace
+from jobs import accelerator, facts, probes, trace
 from jobs.channel import Zygote, ZygoteLostError, die_with_parent, take_long_turns
 from jobs.contract import (
     PHASE_CONTROLS,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 NO_COMPILER = "no C++ compiler"
 LOG_LINE_LIMIT = 4000
+WAIT_S = 600.0
+"""How long a collective may take at least: longer than any deadline, which is to say where it hung."""
 
 
 class Launcher:
@@ -63,6 +65,10 @@ class Launcher:
         """Run everything; whatever goes wrong in here ends in a ``bye`` that says so."""
         self._phase("import torch", self._import_torch)
         self.out.emit("hello", **facts.hello())
+        most = max(job.world_size for job in self.spec.jobs)
+        if self.spec.transport == accelerator.NCCL and (why := accelerator.lacking(most)):
+            self.out.emit("bye", ok=False, reason=why)
+            return
         oracle = self._begin_oracle()  # a core of its own for as long as the tracer takes
         self._phase("warm tracer", lambda: trace.warm(self._traced_modes()))
         self._phase("oracle", lambda: oracle.hand_over(lambda fields: self.out.emit("oracle", **fields)))
@@ -90,6 +96,8 @@ class Launcher:
         from jobs import values  # imports torch
 
         torch.set_num_threads(1)
+        if self.spec.transport == accelerator.NCCL:
+            accelerator.pin_numerics()  # of the oracle's processes too: all of them are forked from here
         values.take_seed(self.spec.seed)
         for family in {family for job in self.spec.jobs for family in self._families(job)}:
             probes.module(family)  # here once, and not in every rank
@@ -306,6 +314,7 @@ class Launcher:
                 subject=zygote.subject,
                 checkout=self._checkout,
                 stacks=str(folder / f"stacks-{rank}"),
+                wait_s=max(WAIT_S, 2 * max(self.spec.deadlines.compile_s, self.spec.deadlines.case_s)),
             )
             for rank in range(job.world_size)
         ]
@@ -313,6 +322,11 @@ class Launcher:
         group = Group(zygote, setups, self.spec.deadlines, self._log)
         self._start_seconds += time.monotonic() - began
         return group
+
+    @property
+    def _rank_bytes(self) -> int:
+        """What a rank may take; CUDA reserves far more than it uses, and there the container's limit has to do."""
+        return 0 if self.spec.transport == accelerator.NCCL else self.spec.limits.rank_bytes
 
     def _fork_zygote(self, subject: str) -> Zygote:
         ours, theirs = socket.socketpair()
@@ -326,7 +340,7 @@ class Launcher:
                 os.close(self._answers)
                 ours.close()
                 os.close(log_read)
-                serve(ZygoteSetup(subject, self._checkout, log_write, self.spec.limits.rank_bytes), theirs)
+                serve(ZygoteSetup(subject, self._checkout, log_write, self._rank_bytes), theirs)
                 status = 0
             finally:
                 os._exit(status)

@@ -9,18 +9,18 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import faulthandler
-import hashlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import faults, housekeeping, probes
+from jobs import accelerator, faults, housekeeping, probes
 from jobs.bootstrap import read_line
 from jobs.channel import die_with_parent
 from jobs.contract import TRACED_MODES, CaseInfo, ControlInfo
@@ -29,7 +29,8 @@ from jobs.stream import encode, tensor_message, write_all
 from jobs.subject.base import RankContext, Subject, Unsupported
 from jobs.trace import Recorder
 
-GROUP_TIMEOUT = datetime.timedelta(seconds=600)
+FLIGHT, ASKED = ".flight", ".asked"
+"""What a stacks file's name ends with, for NCCL's record of collectives and for the launcher's wish to have it."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class RankSetup:
     sps      the sequence-parallel sizes in use, the world's own size among them
     subject  the adapter's name, or "" for a group without one: of controls, or of torch's own cells
     stacks   the file that faulthandler writes every thread's stack into
+    wait_s   how long a collective may take
     """
 
     rank: int
@@ -50,6 +52,7 @@ class RankSetup:
     subject: str
     checkout: str
     stacks: str
+    wait_s: float
 
     def to_json(self) -> dict[str, Any]:
         """The set-up as plain JSON types."""
@@ -117,10 +120,13 @@ class Rank:
         setup = self.setup
         torch.set_num_threads(1)  # before anything else: see facts, on thread pools after a fork
         store = dist.FileStore(setup.store, setup.world_size)
-        backend = "nccl" if setup.transport == "nccl" else "gloo"
-        dist.init_process_group(
-            backend, store=store, rank=setup.rank, world_size=setup.world_size, timeout=GROUP_TIMEOUT
-        )
+        backend = "nccl" if setup.transport == accelerator.NCCL else "gloo"
+        if backend == accelerator.NCCL:
+            accelerator.take(setup.rank, setup.world_size, setup.wait_s)
+            flight, asked = Path(f"{setup.stacks}{FLIGHT}"), Path(f"{setup.stacks}{ASKED}")
+            threading.Thread(target=accelerator.watch_flight, args=(flight, asked), daemon=True).start()
+        wait = datetime.timedelta(seconds=setup.wait_s)
+        dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size, timeout=wait)
         for size in setup.sps:
             self._contexts[size] = self._context(size, dist)
         if setup.transport == "nccl-dispatch":
@@ -209,6 +215,7 @@ class CellRun:
         self._rank, self._case, self._control, self._mode = rank, case, control, mode
         self._module = probes.module(case.family)
         self._function: Callable[..., Any] | None = None
+        self._stretch: Callable[[], None] = _nothing
 
     def execute(self) -> None:
         """Build the function, exercise it, and keep the tensors of the second pass."""
@@ -225,14 +232,34 @@ class CellRun:
             self.phase = "compile"
         else:
             self.phase = "forward"
-        first = self._exercise(function)
+        self._exercise(function)
+        first = self.tensors
         self._enter("repeat")
         housekeeping.poison_free_memory()
         self._reset_subject()
-        self.repeat_equal = first == self._exercise(function)
+        self._exercise(function)
+        # On a GPU sums may be made in another order every time.
+        on_gpu = self._context.device == "cuda"
+        self.repeat_equal = accelerator.same(first, self.tensors) if on_gpu else first == self.tensors
+        if on_gpu and self._case.params.get("overlap") == "stream":
+            self._enter("delays")
+            self.repeat_equal = self.repeat_equal and self._holds_when_late(function)
         self._enter("check")
         self._module.difference(self._case, self._context, function, self._keep)
         self.phase = "run"
+
+    def _holds_when_late(self, function: Callable[..., Any]) -> bool:
+        """Whether the answer stays what it is while one of the streams is late, whichever that is."""
+        expected, holds = self.tensors, True
+        for where in ("main", "side"):
+            for _ in range(accelerator.DELAYED_RUNS):
+                self._reset_subject()
+                with accelerator.delayed(where) as self._stretch:
+                    self._exercise(function)
+                holds = holds and accelerator.same(expected, self.tensors)
+        self._stretch = _nothing
+        self.tensors = expected
+        return holds
 
     def _enter(self, phase: str) -> None:
         """Go on only when every rank has come here: a rank that skipped a collective is then seen where it did."""
@@ -243,18 +270,19 @@ class CellRun:
         if self._control is None and self._rank.subject is not None:
             self._rank.subject.reset()
 
-    def _exercise(self, function: Callable[..., Any]) -> str:
+    def _exercise(self, function: Callable[..., Any]) -> None:
         """One pass; what it emitted before it raised is kept, since a right forward before a fault is evidence."""
         self.tensors = []
+        self._stretch()
         pass_of = "" if self.phase == "forward" else f"{self.phase} "
 
         def keep(role: str, name: str, tensor: Any) -> None:
             self._keep(role, name, tensor)
             if len(self.tensors) == 1:  # the first output
                 self._enter(f"{pass_of}backward")
+                self._stretch()
 
         self._module.exercise(self._case, self._context, function, keep)
-        return hashlib.sha256(json.dumps(self.tensors).encode()).hexdigest()
 
     def _keep(self, role: str, name: str, tensor: Any) -> None:
         self.tensors.append(tensor_message(role, name, tensor))
@@ -272,6 +300,10 @@ class CellRun:
     def trace(self) -> dict[str, Any] | None:
         """The tracer's facts, where there was a tracer."""
         return self.recorder.facts() if self.recorder is not None else None
+
+
+def _nothing() -> None:
+    """Nobody is late."""
 
 
 def spawned() -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from jobs import accelerator
 from jobs.contract import SCHEMA
 
 
@@ -43,7 +44,9 @@ def tensor_message(role: str, name: str, tensor: Any) -> dict[str, Any]:
     """A tensor (or None, for an absent gradient) as it travels: raw little-endian bytes in base64."""
     if tensor is None:
         return {"role": role, "name": name, "dtype": None, "shape": None, "data": None}
-    plain = tensor.detach().contiguous()
+    if tensor.is_cuda:
+        accelerator.settle()
+    plain = tensor.detach().cpu().contiguous()
     # Straight from memory: numpy need not be there, and has no bfloat16.
     data = ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -54,6 +57,14 @@ def tensor_message(role: str, name: str, tensor: Any) -> dict[str, Any]:
         "shape": list(tensor.shape),
         "data": base64.b64encode(data).decode(),
     }
+
+
+def tensor_of(message: dict[str, Any]) -> Any:
+    """The inverse of :func:`tensor_message`, for a tensor that has elements."""
+    import torch
+
+    data = bytearray(base64.b64decode(message["data"]))
+    return torch.frombuffer(data, dtype=getattr(torch, message["dtype"])).reshape(message["shape"])
 
 
 class EventStream:
