@@ -37,6 +37,8 @@ WATCHED = (
 """Modules and classes whose functions are looked after."""
 OF_TORCH = ("addr2line",)
 """Processes that torch starts by itself, for the stack of an error of its own: ended like others, and not told."""
+METHODS = (staticmethod, classmethod)
+"""Functions of a class that cannot be called as they lie in it."""
 INHERITED = object()
 """Stands for a method that a class only inherits."""
 SHOWN = 8
@@ -130,11 +132,7 @@ def _named(name: str) -> Any:
 
 
 def _functions(owner: Any) -> dict[str, Any]:
-    return {
-        key: value
-        for key, value in vars(owner).items()
-        if callable(value) or isinstance(value, staticmethod | classmethod)
-    }
+    return {key: value for key, value in vars(owner).items() if callable(value) or isinstance(value, METHODS)}
 
 
 def told(names: list[str], what: str, became: str) -> list[str]:

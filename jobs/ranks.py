@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -110,6 +111,8 @@ class Rank:
         # What the subject's set-up changes is its own doing once per group, not the next case's: every case is told.
         self._set_up = before.changes()
         self._around = Surroundings()
+        # What was set up stays for as long as this process: it is no garbage to look through after every case.
+        gc.freeze()
         self.say("ready", error=None)
         return True
 

@@ -94,7 +94,7 @@ def plan(
 
     An inclusion is stronger than every exclusion, and may name a world size or a mode that the axes leave out: that
     is how one runtime gets one more mode. On the axes that it does not name it is held to what was asked for.
-    In the default suite a case does not run traced at every world size (:mod:`service.suite`).
+    In the default suite a case runs neither in every mode nor at every world size (:mod:`service.suite`).
     A case exists only in its own modes, over its own transports and at the world sizes that hold its
     sequence-parallel size; those of torch's own family exist for the subject torch alone, and no others do.
     Raises UsageError on unknown values, on rules that fit nothing, when a checkout has no cell even before any
@@ -107,8 +107,9 @@ def plan(
         _check_rule(rule, space)
     asked = [p for p in space if _asked(p, world_sizes, modes)]
     if suite == SUITES[0]:
-        brief = default_cells(cases, world_sizes)
-        asked = [p for p in asked if (p.case.id, p.mode, p.world_size) in brief]
+        # Over each transport by itself: what exists over another one stands for nothing here.
+        brief = {t: default_cells([case for case in cases if t in case.transports], world_sizes) for t in transports}
+        asked = [p for p in asked if (p.case.id, p.mode, p.world_size) in brief[p.transport]]
     chosen = [p for p in asked if not any(_under(rule, p) for rule in exclude)]
     if include:
         kept = set(map(_key, chosen))

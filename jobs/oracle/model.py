@@ -117,12 +117,14 @@ class _Group:
             total.backward()
         owners = held if copies else held[:1]
         sums = {name: _total([mine[name].grad for mine in owners]) for name in shared}
+        steps: Said = {}
+        for name in shared if self.params.step == "adam" else ():
+            steps |= stepped(name, held[0][name].detach(), sums[name], rounded=copies or reverse)
         for mine, tensors in zip(said, held, strict=True):
             for spec in self.specs:
                 if spec.role != "cotangent":
                     mine["grad", spec.name] = sums[spec.name] if spec.shared else tensors[spec.name].grad
-            for name in shared if self.params.step == "adam" else ():
-                mine |= stepped(name, tensors[name].detach(), sums[name], rounded=copies or reverse)
+            mine |= steps
         return said
 
 

@@ -63,6 +63,17 @@ def test_a_case_runs_only_over_its_own_transports_each_in_a_job_of_its_own() -> 
     }
 
 
+def test_in_the_default_suite_a_case_of_another_transport_stands_for_nothing_here() -> None:
+    elsewhere = dataclasses.replace(case("a"), params={"batch": "1"}, transports=("nccl",), modes=MODES)
+    here = dataclasses.replace(case("b"), params={"batch": "1"}, transports=("gloo", "nccl"), modes=MODES)
+    cases = [dataclasses.replace(one, id=f"exchange/probe[{one.params}{one.transports}]") for one in (elsewhere, here)]
+    found = plan(CHECKOUTS[:1], RUNTIMES[:1], ["gloo", "nccl"], [2], cases, ["aot_eager"], suite="default").jobs
+    assert {job.transport: [cell.case_id for cell in job.cells] for job in found} == {
+        "gloo": [cases[1].id],
+        "nccl": [cases[0].id],
+    }
+
+
 def planned(sizes: tuple[int, ...] = (2, 4), modes: tuple[str, ...] = ("eager",), **rules: list[Rule]) -> Plan:
     return plan(CHECKOUTS, RUNTIMES, ["gloo"], sizes, CASES, modes, **rules)  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import struct
 import sys
@@ -52,6 +53,30 @@ def test_numbers_equal_a_naive_loop_in_exact_fractions(data: st.DataObject) -> N
     if gg != 0:
         assert seen.cosine == pytest.approx(float(ge) / math.sqrt(gg * ee), rel=1e-12, abs=1e-15)
         assert seen.residual == pytest.approx(math.sqrt(max(Fraction(), gg - ge * ge / ee) / gg), rel=1e-9, abs=1e-12)
+
+
+def test_what_is_left_beside_the_elements_that_are_zero_and_should_not_be() -> None:
+    seen = take([0.0, 2.0, 3.5], [1.0, 2.0, 3.0], exact=False)
+    assert seen.rel_l2 == pytest.approx(math.sqrt(1.25 / 14), rel=1e-12)
+    assert seen.rest_rel == pytest.approx(0.5 / math.sqrt(13), rel=1e-12)
+    fine = take([1.5, 2.0], [1.0, 2.0], exact=False)
+    assert fine.rest_rel == fine.rel_l2 == pytest.approx(0.5 / math.sqrt(5), rel=1e-12)
+
+
+def test_what_is_remembered_is_of_the_same_bytes_under_the_same_case_and_says_which_rank_and_tensor_it_is() -> None:
+    got, expected = raw([1.0, 2.0, 0.0, 4.0]), raw([1.0, 2.5, 3.0, 4.0])
+    first = measure(got, expected, INEXACT, "grad", "x", 0)
+    assert measure(raw([1.0, 2.0, 0.0, 4.0]), expected, INEXACT, "grad", "w", 1) == dataclasses.replace(
+        first, name="w", rank=1
+    )
+    named = measure(got, expected, a_case(exact=False, dims={"x": ("row",)}), "grad", "x", 0)
+    assert named.blocks is not None
+    assert dataclasses.replace(named, blocks=dataclasses.replace(named.blocks, names=())) == first != named
+    assert first.rel_l2 == pytest.approx(math.sqrt(9.25 / 32.25), rel=1e-12)
+    scaled = measure(got, expected, a_case(exact=False, scale=2.0), "grad", "x", 0)
+    assert scaled.rel_l2 == pytest.approx(math.sqrt(62 / 129), rel=1e-12)
+    assert measure(got, expected, a_case(exact=False, scale=2.0), "output", "x", 0).rel_l2 == first.rel_l2
+    assert measure(expected, expected, INEXACT, "grad", "x", 0).equal
 
 
 @FEW

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ Array = npt.NDArray[Any]
 MAX_CUTS = 4
 MAX_BLOCKS = 256
 KEEP_DECODED = 4096
+"""Elements of a tensor that is small …"""
+KEEP_FACTS = 256
+"""… and how many pairs of such are remembered: more than any case has for one rank."""
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 BLOCK_FLOOR = 8
 """A block whose root mean square is below this many eps of the tensor's own is rounding, whatever is in it."""
@@ -87,6 +90,13 @@ class Raw:
 def measure(got: Raw, expected: Raw, case: CaseInfo, role: str, name: str, rank: int) -> TensorEvidence:
     """Everything that can be said about one tensor of one rank."""
     scale = case.scale if role == "grad" else 1.0
+    # What is shared is the same on every rank, and measured once; what is large is not kept for that.
+    facts_of = _kept_facts if max(got.numel, expected.numel) <= KEEP_DECODED else _facts
+    facts = facts_of(got, expected, scale, _eps(got, expected, case), case.exact, case.dims.get(name, ()))
+    return TensorEvidence(role=role, name=name, rank=rank, **facts)
+
+
+def _facts(got: Raw, expected: Raw, scale: float, eps: float, exact: bool, dims: tuple[str, ...]) -> Mapping[str, Any]:
     with np.errstate(all="ignore"):
         g, e = got.values, expected.values * scale
         facts: dict[str, Any] = {
@@ -111,8 +121,11 @@ def measure(got: Raw, expected: Raw, case: CaseInfo, role: str, name: str, rank:
         elif bool(np.array_equal(g, e)):
             facts |= _equal(facts["expected_norm"], scale)
         else:
-            facts |= _different(g, e, scale, _eps(got, expected, case), case.exact, case.dims.get(name, ()))
-    return TensorEvidence(role=role, name=name, rank=rank, **facts)
+            facts |= _different(g, e, scale, eps, exact, dims)
+    return facts
+
+
+_kept_facts = lru_cache(KEEP_FACTS)(_facts)
 
 
 def _equal(norm: float, scale: float) -> dict[str, Any]:
@@ -131,23 +144,35 @@ def _equal(norm: float, scale: float) -> dict[str, Any]:
     }
 
 
+class _Finite(NamedTuple):
+    """Two tensors where both are finite and 0 elsewhere, how they differ there, and :func:`_power` of the second."""
+
+    both: Array
+    g: Array
+    e: Array
+    error: Array
+    top: Any
+
+
 def _different(g: Array, e: Array, scale: float, eps: float, exact: bool, dims: Sequence[str]) -> dict[str, Any]:
     both = np.isfinite(g) & np.isfinite(e)
-    gf, ef = np.where(both, g, 0), np.where(both, e, 0)
-    error = gf - ef
+    gf, ef = (g, e) if both.all() else (np.where(both, g, 0), np.where(both, e, 0))
+    finite = _Finite(both, gf, ef, gf - ef, _power(ef))
     zeroed = (g == 0) & (e != 0)
-    norm = _norm(ef)
-    rest = _norm(np.where(zeroed, 0, ef))
-    cosine, alpha, residual = _fit(gf, ef)
+    norm, wrong, largest = _norm(ef, finite.top), _norm(finite.error), _largest(finite.error)
+    rest, rest_wrong = norm, wrong
+    if zeroed.any():
+        rest, rest_wrong = _norm(np.where(zeroed, 0, ef)), _norm(np.where(zeroed, 0, finite.error))
+    cosine, alpha, residual = _fit(finite)
     room = 0.0 if exact else 32 * eps * _largest(ef)
-    off = ~((g == e) | (both & (np.abs(error) <= room)))
-    blocks, worst = _blocks(g, e, eps, exact, dims)
+    off = ~((g == e) | (both & (np.abs(finite.error) <= room)))
+    blocks, worst = _blocks(g, e, finite, eps, exact, dims)
     return {
         "nonfinite_same": _same_nonfinite(g, e),
         "zeroed": int(np.count_nonzero(zeroed)),
-        "max_abs": number(_largest(error)),
-        "rel_l2": number(_norm(error) / norm) if norm > 0 else None,
-        "rest_rel": number(_norm(np.where(zeroed, 0, error)) / rest) if rest > 0 else None,
+        "max_abs": number(largest),
+        "rel_l2": number(wrong / norm) if norm > 0 else None,
+        "rest_rel": number(rest_wrong / rest) if rest > 0 else None,
         "cosine": cosine,
         "alpha": None if alpha is None else alpha * scale,
         "residual": residual,
@@ -158,13 +183,14 @@ def _different(g: Array, e: Array, scale: float, eps: float, exact: bool, dims: 
     }
 
 
-def _fit(g: Array, e: Array) -> tuple[float | None, float | None, float | None]:
+def _fit(pair: _Finite) -> tuple[float | None, float | None, float | None]:
     """Cosine, the best alpha in g ≈ alpha · e, and what is left of g after it."""
+    g, e, e_top = pair.g, pair.e, pair.top
     if not e.any():
         return None, None, None
     if not g.any():
         return None, 0.0, None
-    g_top, e_top = _power(g), _power(e)
+    g_top = _power(g)
     gs, es = g / g_top, e / e_top
     gg, ee, ge = (gs * gs).sum(), (es * es).sum(), (gs * es).sum()
     fit = ge / ee
@@ -206,14 +232,14 @@ def cuts(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _blocks(g: Array, e: Array, eps: float, exact: bool, dims: Sequence[str]) -> tuple[BlockMap, float | None]:
+def _blocks(
+    g: Array, e: Array, finite: _Finite, eps: float, exact: bool, dims: Sequence[str]
+) -> tuple[BlockMap, float | None]:
     """The block map of two tensors that differ, and the largest relative error of any block that counts."""
     counts = cuts(g.shape)
-    both = np.isfinite(g) & np.isfinite(e)
-    top = _power(np.where(both, e, 0))
-    ef, error = np.where(both, e, 0) / top, np.where(both, g - e, 0) / top
-    nonfinite = ~both & ~((g == e) | (np.isnan(g) & np.isnan(e)))
-    sizes = _block_sums(np.ones(g.shape), counts)
+    ef, error = finite.e / finite.top, finite.error / finite.top
+    nonfinite = ~finite.both & ~((g == e) | (np.isnan(g) & np.isnan(e)))
+    sizes = _block_sizes(g.shape, counts)
     power, wrong = _block_sums(ef * ef, counts), _block_sums(error * error, counts)
     floor = 0.0 if exact else BLOCK_FLOOR * eps * math.sqrt(float((ef * ef).mean()))
     counted = np.sqrt(power / sizes) > floor
@@ -225,6 +251,11 @@ def _blocks(g: Array, e: Array, eps: float, exact: bool, dims: Sequence[str]) ->
     worst = number(np.sqrt(wrong[counted] / power[counted]).max()) if counted.any() else None
     names = tuple(dims) if len(dims) == len(counts) else ()
     return BlockMap(names, counts, "".join(cells.ravel().tolist())), worst
+
+
+@lru_cache(KEEP_FACTS)
+def _block_sizes(shape: tuple[int, ...], counts: tuple[int, ...]) -> Array:
+    return _block_sums(np.ones(shape), counts)
 
 
 def _block_sums(values: Array, counts: Sequence[int]) -> Array:
@@ -287,8 +318,9 @@ def _largest(values: Array) -> Any:
     return np.abs(values).max() if values.size else 0.0
 
 
-def _norm(values: Array) -> Any:
-    top = _power(values)
+def _norm(values: Array, top: Any = None) -> Any:
+    """The root of the sum of squares; ``top``: :func:`_power` of ``values`` where that is known."""
+    top = _power(values) if top is None else top
     return top * np.sqrt(np.square(values / top).sum())
 
 

@@ -40,6 +40,8 @@ class Collector:
         self._jobs: dict[int, JobSpec] = {job.job: job for job in spec.jobs}
         self._cells: dict[tuple[int, int], CellSpec] = {(j.job, c.cell): c for j in spec.jobs for c in j.cells}
         self._worlds = {job.world_size for job in spec.jobs}
+        # Held against every tensor of the oracle: tens of thousands.
+        self._used = {cell.case for cell in self._cells.values()} | {one.case for one in self._controls.values()}
         self._truth = Truth()
         self._open: dict[tuple[int, int, int], _Open] = {}
         self._done: set[tuple[int, int, int]] = set()
@@ -230,8 +232,7 @@ class Collector:
     # -- what every event is held against --------------------------------------------------------------------------
 
     def _case(self, case_id: str) -> CaseInfo:
-        used = {cell.case for cell in self._cells.values()} | {control.case for control in self._controls.values()}
-        if case_id not in used or case_id not in self._cases:
+        if case_id not in self._used or case_id not in self._cases:
             raise Violation(f"no case {case_id[:200]!r} in this attempt")
         return self._cases[case_id]
 
