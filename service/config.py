@@ -18,7 +18,7 @@ import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from platformdirs import user_data_dir
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
@@ -60,11 +60,15 @@ def _default_home() -> Path:
     return Path(user_data_dir("gradmatrix"))
 
 
-def _default_catalog() -> Path:
-    """``images/catalog.toml`` of this package: beside ``service`` in a clone, inside ``workers`` when installed."""
+def images_folder() -> Path:
+    """``images`` of this package: beside ``service`` in a clone, inside ``workers`` when installed."""
     root = Path(__file__).resolve().parent.parent
-    beside = root / "images" / "catalog.toml"
-    return beside if beside.is_file() else root / "workers" / "images" / "catalog.toml"
+    beside = root / "images"
+    return beside if beside.is_dir() else root / "workers" / "images"
+
+
+def _default_catalog() -> Path:
+    return images_folder() / "catalog.toml"
 
 
 def _database_url(value: str) -> str:
@@ -132,6 +136,9 @@ class Settings(BaseSettings):
     token               the token that they send it
     log                 how the service logs: ``text`` for people, ``json`` with an object per line for programs
     variant             which build of torch is meant by a bare version: ``index``, ``cpu`` …
+    executor            what jobs run in here: ``venv``, virtual environments, or ``docker``, containers
+    base_image          what images of runtimes are built on: any Debian with the catalogue's Python
+    registry            the repository that images are pulled from before they are built, and pushed to: HOST/NAME
     default_repository  the repository of a bare SHA: an https address, /path or file:///path
     repositories        what commits are taken from besides it, written likewise; all others are refused
     archive_bytes       cap on an unpacked source archive, in all
@@ -164,6 +171,9 @@ class Settings(BaseSettings):
     token: Annotated[str, Field(min_length=1)] | None = None
     log: LogFormat = "text"
     variant: str = Field(default="index", pattern=r"^[a-z][a-z0-9]*$")
+    executor: Literal["venv", "docker"] = "venv"
+    base_image: Annotated[str, Field(min_length=1)] = "python:3.11-slim-bookworm"
+    registry: Annotated[str, Field(pattern=r"^[a-z0-9.-]+(:\d+)?(/[a-z0-9._-]+)+$")] | None = None
     default_repository: str = "https://github.com/deepspeedai/DeepSpeed"
     repositories: Words = ()
     archive_bytes: Bytes = 2**30

@@ -62,15 +62,12 @@ def change(settings: Settings, old: str, new: str) -> None:
 
 def test_the_runtimes_there_are() -> None:
     assert [spec.name for spec in SPECS] == [
-        f"{torch}-{kind}" for torch in TORCHES for kind in ("index", "cpu", "cuda")
+        f"{torch}-{kind}" for torch in TORCHES for kind in ("index", "gpu", "cpu", "cuda")
     ]
     assert {spec.python for spec in SPECS} == {"3.11"}, "torch is the only axis"
     assert {spec.channel for spec in SPECS} == {"release"}
-    assert [spec.name for spec in LOCKED] == [
-        *(f"{torch}-index" for torch in TORCHES[:-2]),
-        "2.13.0-cpu",
-        *(f"{torch}-index" for torch in TORCHES[-2:]),
-    ]
+    pinned = {f"{torch}-{kind}" for torch in TORCHES for kind in ("index", "gpu")}
+    assert {spec.name for spec in LOCKED} == pinned | {"2.13.0-cpu"}
     assert len({spec.digest for spec in LOCKED}) == len(LOCKED)
 
 
@@ -86,7 +83,15 @@ def test_a_lock_holds_what_the_catalogue_asks_for(spec: RuntimeSpec) -> None:
     for requirement in map(Requirement, spec.requirements):
         assert requirement.specifier.contains(locked[str(canonicalize_name(requirement.name))], prereleases=True)
     assert not set(spec.without) & set(locked)
-    assert locked["torch"] == {"index": spec.torch, "cpu": f"{spec.torch}+cpu"}[spec.variant]
+    assert locked["torch"] == {"cpu": f"{spec.torch}+cpu"}.get(spec.variant, spec.torch)
+
+
+@pytest.mark.parametrize("torch", TORCHES)
+def test_on_gpus_a_version_is_what_it_is_on_the_cpu_and_its_triton(torch: str) -> None:
+    locks = {spec.variant: spec.lock.read_text("utf-8") for spec in LOCKED if spec.torch == torch}
+    index, gpu = (set(re.split(r"\n(?=[a-z0-9])", locks[kind])[1:]) for kind in ("index", "gpu"))
+    assert [block.partition("==")[0] for block in gpu - index] == ["triton"]
+    assert not index - gpu
 
 
 CUDA = re.compile(r"^nvidia-cuda-runtime(?:-cu12)?==(\d+)\.(\d+)\.", re.MULTILINE)
@@ -240,7 +245,7 @@ def test_of_several_variants_none_of_which_is_configured_one_must_be_named() -> 
     [
         ("2.11.1", r"torch 2\.11\.1 is not in the catalogue: did you mean 2\.11\.0\?$"),
         ("2.11.0-indx", r"there is no variant 'indx', did you mean index\?"),
-        ("all-gpu", r"there is no variant 'gpu', did you mean cpu\?"),
+        ("all-gpus", r"there is no variant 'gpus', did you mean gpu"),
         ("2.16", r"catalogue: did you mean 2\.15\.0\?$"),
         ("2.99", r"catalogue: did you mean 2\.15\.0\?$"),
         ("3", r"catalogue: did you mean 2\.15\.0\?$"),
@@ -269,7 +274,8 @@ def test_identity_is_content_not_place_or_size(copy: Settings) -> None:
     change(copy, "installed_bytes = 4", "installed_bytes = 5")
     moved = catalog.load(copy).runtimes
     assert [spec.digest for spec in moved] == [spec.digest for spec in SPECS]
-    moved[3].lock.write_text(moved[3].lock.read_text("utf-8") + "# changed\n", "utf-8")
+    lock = next(spec.lock for spec in moved if spec.name == "2.3.1-index")
+    lock.write_text(lock.read_text("utf-8") + "# changed\n", "utf-8")
     changed = catalog.load(copy).runtimes
     assert [a.name for a, b in zip(changed, SPECS, strict=True) if a.digest != b.digest] == ["2.3.1-index"]
 
@@ -329,7 +335,7 @@ def test_mistakes_in_the_catalogue_are_named(copy: Settings, old: str, new: str,
 
 
 def test_an_unknown_variant_or_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match=r"variant 'gpu' is not in .*did you mean cpu"):
-        catalog.load(Settings(variant="gpu"))
+    with pytest.raises(CatalogError, match=r"variant 'gpux' is not in .*did you mean gpu"):
+        catalog.load(Settings(variant="gpux"))
     with pytest.raises(CatalogError, match=r"cannot read the catalogue .*none\.toml"):
         catalog.load(Settings(catalog=tmp_path / "none.toml"))

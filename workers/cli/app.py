@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 runtimes = typer.Typer(
-    help="The torch environments: list, add, build, check, remove, lock.", no_args_is_help=True, cls=Group
+    help="The torch environments: list, add, build, check, remove, lock, base.", no_args_is_help=True, cls=Group
 )
 app.add_typer(runtimes, name="runtimes")
 
@@ -51,6 +52,19 @@ class YesNo(StrEnum):
 
     YES = "yes"
     NO = "no"
+
+
+class Executor(StrEnum):
+    """What jobs run in."""
+
+    VENV = "venv"
+    DOCKER = "docker"
+
+
+ExecutorName = Annotated[
+    Executor | None,
+    typer.Option("--executor", help="venv: virtual environments; docker: images. Default: the configured one."),
+]
 
 
 def _version(asked: bool) -> None:
@@ -335,11 +349,18 @@ Names = Annotated[
 def runtimes_list(
     everything: Annotated[bool, typer.Option("--all", help="Every variant, not only the configured one.")] = False,
     json: Annotated[bool, typer.Option("--json", help="As JSON, every variant.")] = False,
+    executor: ExecutorName = None,
 ) -> None:
     """List the catalogue, what is built, and its size."""
-    from workers.cli import runtimes as command
+    raise typer.Exit(_stock(executor).list_(everything=everything, as_json=json))
 
-    raise typer.Exit(command.list_(everything=everything, as_json=json))
+
+def _stock(executor: Executor | None) -> ModuleType:
+    """The commands on what is built, for virtual environments or for images."""
+    from service.config import load_settings
+    from workers.cli import images, runtimes
+
+    return images if runtimes.in_containers(load_settings(), executor) else runtimes
 
 
 @runtimes.command("add")
@@ -358,19 +379,24 @@ def runtimes_add(
 
 
 @runtimes.command("build")
-def runtimes_build(names: Names = None) -> None:
-    """Build runtimes that are not built yet."""
+def runtimes_build(
+    names: Names = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of the configured variant.")] = False,
+    push: Annotated[bool, typer.Option("--push", help="Push images to the configured registry.")] = False,
+    executor: ExecutorName = None,
+) -> None:
+    """Build runtimes that are not built yet. One that fails does not keep the others from it."""
     from workers.cli import runtimes as command
 
-    raise typer.Exit(command.build(tuple(names or ())))
+    raise typer.Exit(command.build(tuple(names or ()), executor=executor, everything=everything, push=push))
 
 
 @runtimes.command("check")
-def runtimes_check(names: Names = None) -> None:
+def runtimes_check(names: Names = None, executor: ExecutorName = None) -> None:
     """Check that built runtimes are whole and import torch; all built ones when none is named."""
     from workers.cli import runtimes as command
 
-    raise typer.Exit(command.check(tuple(names or ())))
+    raise typer.Exit(command.check(tuple(names or ()), executor=executor))
 
 
 @runtimes.command("remove")
@@ -378,11 +404,18 @@ def runtimes_remove(
     names: Names = None,
     unused: Annotated[bool, typer.Option("--unused", help="Those that no catalogue entry describes any more.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of them, and the package cache.")] = False,
+    executor: ExecutorName = None,
 ) -> None:
     """Remove built runtimes and give their disk space back."""
-    from workers.cli import runtimes as command
+    raise typer.Exit(_stock(executor).remove(tuple(names or ()), unused=unused, everything=everything))
 
-    raise typer.Exit(command.remove(tuple(names or ()), unused=unused, everything=everything))
+
+@runtimes.command("base")
+def runtimes_base() -> None:
+    """Make a base image from Debian's packages, where no registry has one."""
+    from workers.cli import images as command
+
+    raise typer.Exit(command.base())
 
 
 @runtimes.command("lock")

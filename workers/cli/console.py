@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,14 @@ def show(out: Console, lines: Iterable[Text]) -> None:
     """Print lines, breaking long ones between words on a terminal; elsewhere each stays one line."""
     for line in lines:
         out.print(line, soft_wrap=not out.is_terminal)
+
+
+def table(rows: Sequence[Sequence[str]]) -> None:
+    """Rows below each other on stdout, the first one as their headings."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for index, row in enumerate(rows):
+        line = "  ".join(inert(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        console().print(Text(line, style="" if index else "bold"), soft_wrap=True)
 
 
 def show_error(message: str) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from rich.text import Text
 
@@ -14,10 +15,10 @@ from service.catalog import RuntimeSpec
 from service.config import Settings, load_settings
 from service.errors import UsageError
 from service.words import human_bytes, human_seconds, inert, plural
-from workers.cli.console import DISAGREE, OK, console
+from workers.cli.console import DISAGREE, INCOMPLETE, OK, console, show_error, table
 from workers.cli.progress import Watcher, watcher
-from workers.runtimes import RuntimeBuildError
-from workers.runtimes.building import Check, build_all
+from workers.runtimes import Progress, RuntimeBuildError, building
+from workers.runtimes.checking import Check
 from workers.runtimes.inventory import Built, key
 from workers.runtimes.venv import VenvExecutor
 
@@ -44,10 +45,7 @@ def list_(*, everything: bool, as_json: bool) -> int:
         else:
             hidden[spec.variant] += 1
     rows += [(item.key, "", "not in the catalogue any more", human_bytes(item.bytes)) for item in built.values()]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for index, row in enumerate(rows):
-        line = "  ".join(inert(text).ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        console().print(Text(line, style="" if index else "bold"), soft_wrap=True)
+    table(rows)
     if hidden:
         more = ", ".join(f"{count} of variant {variant}" for variant, count in hidden.items())
         console().print(f"not shown: {more} (--all shows them)", soft_wrap=True)
@@ -81,19 +79,83 @@ def _listing(specs: Sequence[RuntimeSpec], built: dict[str, Built], cache: int) 
     }
 
 
-def build(names: Sequence[str]) -> int:
-    """Build the named runtimes."""
+class Builder(Protocol):
+    """What builds runtimes and checks them: :class:`VenvExecutor`, or the images of an engine."""
+
+    @property
+    def at_once(self) -> int:
+        """How many are built at once at most."""
+
+    def ready(self, runtime: RuntimeSpec) -> bool:
+        """Whether it is built."""
+
+    def ensure(self, runtime: RuntimeSpec, progress: Progress) -> bool:
+        """Build it if it is not; whether this call did."""
+
+    def check(self, runtime: RuntimeSpec) -> Check:
+        """What it says of itself, and what is wrong with it."""
+
+
+def builder(settings: Settings, executor: str | None) -> Builder:
+    """What builds for ``executor``, or for the one that is configured. Raises UsageError and EngineError."""
+    if in_containers(settings, executor):
+        from workers.runtimes.docker.engine import connect
+        from workers.runtimes.docker.images import Images
+
+        return Images(settings, connect())
+    return VenvExecutor(settings)
+
+
+def in_containers(settings: Settings, executor: str | None) -> bool:
+    """Whether images are meant, and not virtual environments."""
+    return (executor or settings.executor) == "docker"
+
+
+def build(names: Sequence[str], *, executor: str | None = None, everything: bool = False, push: bool = False) -> int:
+    """Build the named runtimes, or all of the configured variant; one that fails does not keep the others from it.
+
+    With ``push`` images are pushed to the registry, also those that were built before.
+    """
+    from workers.cli import images
+
+    names = [*names, catalog.ALL] if everything else names
     if not names:
         raise UsageError("name the runtimes to build: 2.11.0, 2.2..2.11, latest, or all of them: all")
     settings = load_settings()
+    if push and not (in_containers(settings, executor) and settings.registry):
+        raise UsageError(
+            "--push is for images: with --executor docker, and registry set (GRADMATRIX_REGISTRY=HOST/NAME)"
+        )
+    failed: dict[str, RuntimeBuildError] = {}
     with watcher(console(stderr=True)) as watch:
-        specs = locked(_named(settings, names), settings, watch)
-        ensure(VenvExecutor(settings), specs, watch, say_ready=True)
-    return OK
+        wanted = _named(settings, names)
+        many = len(wanted) > 1
+        specs = _lockable(wanted, settings, watch, failed) if many else locked(wanted, settings, watch)
+        ensure(builder(settings, executor), specs, watch, say_ready=True, failed=failed if many else None)
+        if push:
+            images.push(settings, [spec for spec in specs if spec.name not in failed], watch, failed)
+    for name, error in failed.items():
+        show_error(f"{name}: {error}")
+    if failed:
+        show_error(f"{len(failed)} of {plural(len(wanted), 'runtime')} could not be built: {', '.join(failed)}")
+    return INCOMPLETE if failed else OK
+
+
+def _lockable(
+    specs: Sequence[RuntimeSpec], settings: Settings, watch: Watcher, failed: dict[str, RuntimeBuildError]
+) -> tuple[RuntimeSpec, ...]:
+    """The runtimes, each with its lock; those that cannot be locked are in ``failed`` instead."""
+    made: list[RuntimeSpec] = []
+    for spec in specs:
+        try:
+            made += locked([spec], settings, watch)
+        except RuntimeBuildError as error:
+            failed[spec.name] = error
+    return tuple(made)
 
 
 def ensure(
-    executor: VenvExecutor,
+    executor: Builder,
     specs: Sequence[RuntimeSpec],
     watch: Watcher,
     *,
@@ -109,7 +171,7 @@ def ensure(
     """
     built: list[RuntimeSpec] = []
 
-    def one(spec: RuntimeSpec, check: Check) -> None:
+    def one(spec: RuntimeSpec, check: building.Check) -> None:
         show, started = watch.growing(spec.name), watch.seconds
 
         def progress(what: str, done: int, total: int | None) -> None:
@@ -133,22 +195,22 @@ def ensure(
         for spec in specs:
             if spec not in missing:
                 watch.ended(spec.name, "is built already")
-    build_all(one, missing, at_once=executor.at_once, stop=stop)
+    building.build_all(one, missing, at_once=executor.at_once, stop=stop)
     return tuple(built)
 
 
-def check(names: Sequence[str]) -> int:
-    """Import torch in built runtimes and hold what is installed against the lock."""
+def check(names: Sequence[str], *, executor: str | None = None) -> int:
+    """Import torch in built runtimes and hold what is installed against the lock; images also exchange."""
     settings = load_settings()
-    executor = VenvExecutor(settings)
+    made = builder(settings, executor)
     specs = _named(settings, names)
     if not names:
-        specs = tuple(spec for spec in catalog.load(settings).runtimes if executor.ready(spec))
+        specs = tuple(spec for spec in catalog.load(settings).runtimes if spec.locked and made.ready(spec))
     if not specs:
         raise UsageError("no runtime is built yet: gradmatrix runtimes build")
     wrong = 0
     for spec in specs:
-        found = executor.check(spec)
+        found = made.check(spec)
         wrong += bool(found.problems)
         word = ("wrong", "bold red") if found.problems else ("ok   ", "green")
         facts = f" {found.name}: torch {found.torch} ({found.git[:12]}), Python {found.python}, "
@@ -166,7 +228,7 @@ def remove(names: Sequence[str], *, unused: bool, everything: bool) -> int:
         raise UsageError("name the runtimes to remove, or say --unused or --all (gradmatrix runtimes list shows them)")
     settings = load_settings()
     executor = VenvExecutor(settings)
-    wanted = _full_names(settings, names, {item.name for item in executor.list_built()})
+    wanted = full_names(settings, names, {item.name for item in executor.list_built()})
     gone, freed = executor.remove(wanted, everything=everything, unused=unused)
     for item in gone:
         console().print(f"removed {inert(item.key)}", soft_wrap=True)
@@ -233,7 +295,7 @@ def locked(specs: Sequence[RuntimeSpec], settings: Settings, watch: Watcher) -> 
     return made
 
 
-def _full_names(settings: Settings, names: Sequence[str], built: Collection[str]) -> list[str]:
+def full_names(settings: Settings, names: Sequence[str], built: Collection[str]) -> list[str]:
     """What the words mean everywhere; of several runtimes that a range means, those that are built."""
     known = catalog.load(settings)
     found: list[str] = []

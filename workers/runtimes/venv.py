@@ -16,17 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from packaging.utils import canonicalize_name
 
 from service import catalog
 from service.catalog import RuntimeSpec
 from service.claims import SLOT
 from service.config import Settings
 from workers.runtimes import NotEnoughDiskError, Progress, RuntimeBuildError, disk, inventory
+from workers.runtimes.checking import SCRIPT, Check, compared
 from workers.runtimes.guard import Guard
 from workers.runtimes.inventory import MARKER, Built
 from workers.runtimes.locking import exactly, locked_versions
@@ -36,28 +34,6 @@ from workers.runtimes.uv import Uv
 _BOOTSTRAP = Path(__file__).resolve().parents[2] / "jobs" / "bootstrap.py"
 _CHECK_S = 300.0
 _POLL_S = 0.2
-_CHECK = """
-import importlib.metadata, json, sys
-import torch
-print(json.dumps({
-    "torch": torch.__version__,
-    "git": torch.version.git_version,
-    "python": ".".join(map(str, sys.version_info[:3])),
-    "packages": {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()},
-}))
-"""
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a built runtime says of itself, and what is wrong with it (nothing, if ``problems`` is empty)."""
-
-    name: str
-    torch: str
-    git: str
-    python: str
-    packages: int
-    problems: tuple[str, ...]
 
 
 class VenvExecutor:
@@ -130,20 +106,7 @@ class VenvExecutor:
             raise RuntimeBuildError(
                 f"runtime {runtime.name} is not built; `gradmatrix runtimes build {runtime.name}` builds it"
             )
-        said = self._ask(runtime)
-        have = {str(canonicalize_name(name)): version for name, version in said["packages"].items()}
-        want = locked_versions(runtime.lock)
-        problems = [
-            f"{name} is {have.get(name, 'missing')}, locked is {version}"
-            for name, version in want.items()
-            if have.get(name) != version
-        ]
-        problems += [
-            f"{name} {version} is installed and not locked" for name, version in have.items() if name not in want
-        ]
-        if not said["python"].startswith(runtime.python + "."):
-            problems.append(f"Python is {said['python']}, asked for is {runtime.python}")
-        return Check(runtime.name, said["torch"], said["git"], said["python"], len(have), tuple(problems))
+        return compared(runtime, self._ask(runtime))
 
     def list_built(self) -> tuple[Built, ...]:
         """Every runtime's folder with its size, complete or not."""
@@ -248,7 +211,7 @@ class VenvExecutor:
         with tempfile.TemporaryDirectory(prefix="gradmatrix-check-") as workdir:
             try:
                 done = subprocess.run(
-                    [self.python(runtime), "-I", "-c", _CHECK],
+                    [self.python(runtime), "-I", "-c", SCRIPT],
                     env=clean_environment(Path(workdir)),
                     cwd=workdir,
                     capture_output=True,

@@ -46,7 +46,7 @@ def test_the_list_shows_the_configured_variant(gradmatrix: Gradmatrix, home: Pat
     known = catalog.load(Settings(home=home))
     assert status == 0
     assert rows(out) == {spec.name: "not built" for spec in known.bare()}
-    assert "not shown: 14 of variant cpu, 14 of variant cuda (--all shows them)" in out
+    assert "not shown: 14 of variant gpu, 14 of variant cpu, 14 of variant cuda (--all shows them)" in out
 
 
 def test_the_list_of_all_says_what_is_not_locked(gradmatrix: Gradmatrix, home: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_list_of_all_says_what_is_not_locked(gradmatrix: Gradmatrix, home: P
     known = catalog.load(Settings(home=home)).runtimes
     assert list(rows(out)) == [spec.name for spec in known]
     unlocked = {name for name, state in rows(out).items() if state == "not locked"}
-    assert unlocked == {spec.name for spec in known if spec.variant != "index"} - {"2.13.0-cpu"}
+    assert unlocked == {spec.name for spec in known if spec.variant not in ("index", "gpu")} - {"2.13.0-cpu"}
     assert "not shown" not in out
     _, out, _ = gradmatrix("runtimes", "list", "--json")
     listed = {entry["name"]: entry["locked"] for entry in json.loads(out)["runtimes"]}
