@@ -4,7 +4,7 @@
 
 post    500 submissions over HTTP, one after the other, as the interface answers them (nothing is fetched)
 plan    2,500 cells of one checkout: the axes to cells, and their rows in one transaction
-accept  answers of 1,000 cells, as many in a transaction as a worker puts into one at most, beside a bare INSERT of the
+accept  answers of 4,000 cells, as many in a transaction as a worker puts into one at most, beside a bare INSERT of the
         same rows: all in one executemany, and one transaction for each
 claim   50 workers on 400 jobs, beside 50 connections that take the same jobs by a bare UPDATE
 """
@@ -42,7 +42,7 @@ from tests.support.stored import Home, World, case, checkout, evidence, host, ju
 from workers.choose import choose
 from workers.writer import AT_MOST as TOGETHER
 
-POSTS, CELLS, ANSWERS, WORKERS, JOBS = 500, 2500, 1000, 50, 400
+POSTS, CELLS, ANSWERS, WORKERS, JOBS = 500, 2500, 4000, 50, 400
 Row = tuple[str, str]
 
 
