@@ -12,7 +12,8 @@ from pathlib import Path
 from service import store
 from service.config import Settings
 from service.db import Database
-from service.subjects import Cache
+from service.subjects import Cache, Checkout, Progress, SubjectRequest, repository_key
+from service.subjects.git import FULL_SHA
 
 
 def ensure_checkout(settings: Settings, database: Database, digest: str) -> Path:
@@ -25,6 +26,28 @@ def ensure_checkout(settings: Settings, database: Database, digest: str) -> Path
     if tar.exists() or not settings.database_url:
         return tar
     return cache.adopt(digest, pieces(database, digest))
+
+
+def known_commit(
+    settings: Settings, database: Database, request: SubjectRequest, progress: Progress
+) -> Checkout | None:
+    """A commit, named by its full SHA, that another host fetched: nothing of its repository is asked again.
+
+    None for anything else, and where its tar is not kept. Raises SubjectError where it is kept damaged.
+    """
+    if not settings.database_url or request.kind != "commit" or not FULL_SHA.fullmatch(request.ref):
+        return None
+    repository = repository_key(request.repository)
+    with database.read() as session:
+        kept = store.kept_commit(session, repository, request.ref)
+    cache = Cache(settings.home)
+    if kept is None or cache.known("commit", repository, request.ref):
+        return None
+    progress(f"taking {kept.label} from the database", 0, kept.size)
+    tar = cache.adopt(kept.digest, pieces(database, kept.digest))
+    found = Checkout(kept.subject, "commit", kept.label, request.ref, kept.digest, tar, kept.size, kept.meta)
+    cache.remember(found, "commit", repository, request.ref)
+    return found
 
 
 def pieces(database: Database, digest: str) -> Iterator[bytes]:

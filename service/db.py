@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE = "gradmatrix.db"
 BUSY_MS = 30_000
-HEAD = "0006"
+HEAD = "0007"
 """The newest migration. Stated here too, so that a database that is up to date needs no migration library to open."""
 CONNECTION = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5}
 """A server that is gone without a word is noticed before a lease runs out: seconds, and one in milliseconds."""

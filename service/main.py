@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
-from service.api import badges, cells, document, events, fleet, health, problems, results, submissions, webhooks
+from service.api import badges, cells, docs, document, events, fleet, health, problems, results, submissions, webhooks
 from service.api.limit import BodyLimit
+from service.api.parameters import refuse_unknown
 from service.api.state import State
 
 PREFIX = "/api/v1"
@@ -26,13 +27,19 @@ it. A POST may carry an `Idempotency-Key`; sent again with the same body, it is 
 def create_app(state: State) -> FastAPI:
     """The application over ``state``. Raises UsageError where the settings do not fit together."""
     webhooks.check_settings(state.settings)
-    app = FastAPI(title="gradmatrix", version=version("gradmatrix"), description=DESCRIPTION.strip())
+    app = FastAPI(
+        title="gradmatrix",
+        version=version("gradmatrix"),
+        description=DESCRIPTION.strip(),
+        dependencies=[Depends(refuse_unknown)],
+        openapi_url=None,  # service.api.docs has it, and the page
+    )
     app.state.gradmatrix = state
     problems.install(app)
     app.add_middleware(BodyLimit)
     for part in (events, submissions, cells, results, fleet):
         app.include_router(part.router, prefix=PREFIX)
-    for part in (badges, webhooks, health):
+    for part in (badges, webhooks, health, docs):
         app.include_router(part.router)
     document.describe(app)
     return app

@@ -107,9 +107,7 @@ def _counted(session: Session, *, name: str, number: int) -> int:
 
 
 def acts(database: Database) -> bool:
-    """Whether any reconciler acts now. One of an embedded database is not seen from another process: True."""
-    if database.engine.dialect.name != "postgresql":
-        return True
+    """Whether any reconciler acts now on a fleet's database."""
     held = sa.text(
         "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database "
         "WHERE datname = current_database() AND locktype = 'advisory' "

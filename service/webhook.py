@@ -94,9 +94,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Closed:
-    """A pull request that nobody waits for any more."""
+    """A pull request that nobody waits for any more, with the commit that it proposed last."""
 
     repository: str
+    sha: str
     event: str
 
 
@@ -136,7 +137,7 @@ def _push(push: PushEvent, hook: Webhook) -> Asked | Ignored:
 def _pull_request(told: PullRequestEvent, hook: Webhook) -> Asked | Closed | Ignored:
     event, repository = f"pull_request/{told.number}", told.repository.clone_url
     if told.action == "closed":
-        return Closed(repository, event)
+        return Closed(repository, told.pull_request.head.sha, event)
     if told.action not in PULLS:
         return Ignored(f"a pull request that is {told.action} is not tested anew: only {', '.join(PULLS)} count")
     sha, by = told.pull_request.head.sha, told.pull_request.author_association

@@ -17,6 +17,15 @@ def test_the_table_of_variables_is_the_files_own() -> None:
     assert table == dict(re.findall(r"\$\{(GRADMATRIX_\w+):-([^}]*)\}", COMPOSE))
 
 
+def test_what_a_file_of_settings_cannot_change_is_named() -> None:
+    """Compose puts what stands under ``environment`` before what a file has."""
+    text = (ROOT / "docs" / "deploy.md").read_text("utf-8")
+    table = set(re.findall(r"^\| `(GRADMATRIX_\w+)` \|", text, re.MULTILINE))
+    (said,) = re.findall(r"A variable of this table goes before the file: .*?\n\n", text, re.DOTALL)
+    fixed = set(re.findall(r"^ +(GRADMATRIX_\w+):", COMPOSE, re.MULTILINE)) - table
+    assert fixed == set(re.findall(r"GRADMATRIX_\w+", said))
+
+
 def test_every_variable_that_a_container_is_given_is_a_setting() -> None:
     given = re.findall(r"^ +GRADMATRIX_(\w+):", COMPOSE, re.MULTILINE)
     assert given

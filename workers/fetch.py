@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from service import store
 from service.broker import Broker, Publisher, announce
+from service.checkouts import known_commit
 from service.claims import BEAT_S
 from service.config import Settings
 from service.db import Database
@@ -70,8 +71,11 @@ class Fetcher:
         try:
             with _Reporting(self._database, task, stop) as report:
                 self._resolve(task, report)
-        except (StaleFence, InterruptedError):
-            pass  # cancelled, taken on by another one, or stopped: its lease says when it is somebody else's
+        except StaleFence:
+            pass  # cancelled, or taken on by another one
+        except InterruptedError:  # one of these, or stopped
+            with suppress(StaleFence), self._database.session() as session:
+                store.release_resolution(session, task)
         except (Unreachable, SourceUnavailableError) as error:
             self._end(store.give_back_resolution, task, error)
         except GradmatrixError as error:
@@ -92,7 +96,10 @@ class Fetcher:
         order = check(wanted, self._settings, wanted.transports)
         if order.at_most > 10 * self._settings.cells_max:  # so many that counting them would take long
             raise UsageError(f"that may be {order.at_most} cells, {self._too_many()}")
-        checkouts = [resolve(subject, self._settings, report) for subject in order.subjects]
+        checkouts = [
+            known_commit(self._settings, self._database, subject, report) or resolve(subject, self._settings, report)
+            for subject in order.subjects
+        ]
         runtimes = ensure_locked(order.runtimes, self._settings, report)
         planned = order.plan(checkouts, runtimes)
         if planned.cells > self._settings.cells_max:

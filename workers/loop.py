@@ -10,7 +10,8 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 
@@ -150,7 +151,7 @@ class Loop:
             with bound(**job.ids):
                 log.warning("%s", reason)
             with self._database.session() as session:
-                store.requeue(session, job.job, job.fence, reason)
+                store.requeue(session, job.job, job.fence, reason, waits=True)
 
     def _attempt(self, claim: Claim) -> Attempt:
         return Attempt(
@@ -240,17 +241,36 @@ def run_embedded(
         return not (view.live if jobs is None else any(job.live for job in view.jobs if job.id in jobs))
 
     inventory = inventory or find_inventory(settings)
+    broker = broker or LocalBroker()
+    with local_loop(settings, database, inventory, executor, broker, listener, only=submission, jobs=jobs) as loop:
+        loop.run(stop, done, stopped="stopped by you")
+
+
+@contextmanager
+def local_loop(
+    settings: Settings,
+    database: Database,
+    inventory: Inventory,
+    executor: Executor,
+    broker: Broker,
+    listener: events.Listener,
+    *,
+    only: int | None = None,
+    jobs: frozenset[int] | None = None,
+    lasting: bool = False,
+) -> Iterator[Loop]:
+    """The loop of this machine, whose devices are those of ``inventory``, watched for as long as this lasts."""
     with inventory.watched() as monitor:
-        loop = Loop(
+        yield Loop(
             settings,
             database,
             host=local_host(settings, inventory),
             executor=executor,
-            broker=broker or LocalBroker(),
+            broker=broker,
             listener=listener,
-            only=submission,
+            only=only,
             jobs=jobs,
+            lasting=lasting,
             models=inventory.models,
             monitor=monitor,
         )
-        loop.run(stop, done, stopped="stopped by you")

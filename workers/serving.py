@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -20,15 +22,19 @@ from service.api.state import State
 from service.broker import Broker, Publisher
 from service.config import ConfigError, Settings, listen_address
 from service.db import Database
+from service.errors import UsageError
 from service.main import create_app
 from service.reconcile import Reconciler
 from workers import events
 from workers.app import stopped
 from workers.fetch import Fetcher
-from workers.gpus import alive, find_inventory, local_host
-from workers.loop import Loop
+from workers.gpus import alive, find_inventory
+from workers.loop import local_loop
 from workers.runtimes import Executor
+from workers.runtimes.guard import Guard
 
+SERVED = "served.lock"
+"""The file in home whose lock the service over it holds, and which says where it answers."""
 GRACE_S = 3
 """How long an open connection, such as one that follows events, may hold up the end."""
 log = logging.getLogger(__name__)
@@ -59,6 +65,32 @@ def address_of(made: socket.socket) -> str:
     host, port = made.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{shown}:{port}"
+
+
+@contextlib.contextmanager
+def alone(home: Path, address: str) -> Iterator[None]:
+    """For as long as this lasts the service over the file in ``home`` is here. Raises UsageError where one is already.
+
+    Two would be safe for the database, and of no use: both have this machine's devices, fetch, and put things right.
+    """
+    with Guard(home / SERVED) as guard:
+        if not guard.take():
+            raise UsageError(
+                f"gradmatrix serve is there already for {home}: {served_at(home)}. Use that one or stop it first, or "
+                "give this one a home of its own: GRADMATRIX_HOME"
+            )
+        os.ftruncate(guard.fd, 0)
+        os.pwrite(guard.fd, f"{address}, process {os.getpid()}".encode(), 0)
+        yield
+
+
+def served_at(home: Path) -> str:
+    """Where the service over the file in ``home`` answers, and which process it is; nothing where there is none."""
+    path = home / SERVED
+    if not path.exists():
+        return ""
+    with Guard(path) as guard:
+        return "" if guard.take(shared=True) else path.read_text("utf-8") or "it begins just now"
 
 
 class _Server(uvicorn.Server):
@@ -122,18 +154,7 @@ def working(
     inventory = find_inventory(settings, gpus=gpus)
     with contextlib.suppress(SQLAlchemyError), database.session() as session:
         store.reclaim(session, alive=alive)  # what a killed one held is free at once
-    with inventory.watched() as monitor:
-        loop = Loop(
-            settings,
-            database,
-            host=local_host(settings, inventory),
-            executor=executor,
-            broker=broker,
-            listener=told,
-            lasting=True,
-            models=inventory.models,
-            monitor=monitor,
-        )
+    with local_loop(settings, database, inventory, executor, broker, told, lasting=True) as loop:
         fetcher = Fetcher(settings, database, broker, tell)
         threads = [
             threading.Thread(target=_lasting, args=(part.run, stop), name=type(part).__name__)

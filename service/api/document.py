@@ -1,4 +1,6 @@
-"""The OpenAPI document as it is true: every error is problem+json, and any route may need a token or a database."""
+"""The OpenAPI document as it is true: every error is problem+json, any route may need a token or a database, and every
+other answer has an example.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from service.api.examples import example_of
 from service.api.problems import MEDIA_TYPE, TITLES, Problem
 
 ANY = ("422", "503")
@@ -33,7 +36,7 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
     schemas |= {**schema.pop("$defs"), "Problem": schema}
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for method, operation in (one for path in document["paths"].values() for one in path.items()):
+    for path, method, operation in [(path, *one) for path, said in document["paths"].items() for one in said.items()]:
         scope = operation.get("x-scope", "none")
         told = (*ANY, *(WITH_TOKEN if scope != "none" else ()), *(CHANGING if method != "get" else ()))
         for status in told:
@@ -41,4 +44,6 @@ def _with_problems(document: dict[str, Any]) -> dict[str, Any]:
         for status, response in operation["responses"].items():
             if int(status) >= 400:
                 response["content"] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+            for content in response.get("content", {}).values() if int(status) < 300 else ():
+                content["example"] = example_of(method, path, str(status))
     return document

@@ -7,7 +7,7 @@ what was wrong this time and what would be right. Wrong fields are listed in ``e
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
+from service.api.wording import UNREADABLE, where, why
 from service.errors import GradmatrixError, UsageError
 from service.store import KeyReusedError, NotFound, StoreError
 
@@ -43,7 +44,7 @@ class FieldError(BaseModel):
     """One field that is wrong: where it is, and why."""
 
     where: str = Field(examples=["body.torch"])
-    why: str = Field(examples=["Field required"])
+    why: str = Field(examples=["is missing"])
 
 
 class Problem(BaseModel):
@@ -100,12 +101,28 @@ def _ours(_: Request, error: Exception) -> JSONResponse:
     return answer(422, str(error))
 
 
-def _invalid(_: Request, error: Exception) -> JSONResponse:
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    wrong = [FieldError(where=".".join(map(str, one["loc"])), why=str(one["msg"])) for one in found]
-    unreadable = any(one["type"] == "json_invalid" for one in found)
+def field_errors(found: Iterable[Mapping[str, Any]], route: object = None) -> tuple[list[FieldError], str, int]:
+    """Pydantic's errors in this shape, all of them in one sentence, and the status that they are answered with."""
+    errors = list(found)
+    names = _fields(route)
+    wrong = [
+        FieldError(where=where(one), why=why(one, names if tuple(one["loc"])[:-1] == ("body",) else ()))
+        for one in errors
+    ]
     said = "; ".join(f"{one.where}: {one.why}" for one in wrong) or "the request is not of the documented form"
-    return answer(400 if unreadable else 422, said, errors=wrong)
+    return wrong, said, 400 if any(one["type"] == UNREADABLE for one in errors) else 422
+
+
+def _fields(route: object) -> list[str]:
+    """The names of the fields of the body that ``route`` takes."""
+    body = getattr(route, "body_field", None)
+    return list(getattr(getattr(getattr(body, "field_info", None), "annotation", None), "model_fields", ()))
+
+
+def _invalid(request: Request, error: Exception) -> JSONResponse:
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    wrong, said, status = field_errors(found, request.scope.get("route"))
+    return answer(status, said, errors=wrong)
 
 
 def _http(request: Request, error: Exception) -> JSONResponse:

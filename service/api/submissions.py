@@ -20,13 +20,15 @@ from service.api.problems import ApiError, documented
 from service.api.state import State, state_of
 from service.broker import announce
 from service.claims import PRIORITIES
-from service.errors import UsageError
+from service.config import Settings, local_path
+from service.errors import UsageError, nearest
 from service.logs import bound
 from service.models import SUBMISSION_STATES
 from service.order import Wanted, check
 from service.reports.junit import junit
 from service.store import CellRow, SubmissionView
 from service.store.sql import utcnow
+from service.subjects import NotAllowed
 from service.verdicts import VERDICTS
 
 log = logging.getLogger(__name__)
@@ -66,10 +68,22 @@ def order(form: SubmissionForm, state: State, who: Caller) -> Wanted:
     except ValueError as error:
         raise ApiError(422, f"body.subjects: {error}") from None
     refuse_folders(wanted, state, who)
-    checked = check(wanted, state.settings, here or TRANSPORTS)
+    try:
+        checked = check(wanted, state.settings, here or TRANSPORTS)
+    except NotAllowed as error:
+        if state.embedded and who.may(ADMIN):
+            raise
+        raise UsageError(not_allowed(error.repository, state.settings)) from None
     if not (state.embedded and who.may(ADMIN)) and any(subject.kind == "path" for subject in checked.subjects):
         raise UsageError(f"this service tests releases and commits only: {FORMS}")
     return wanted
+
+
+def not_allowed(repository: str, settings: Settings) -> str:
+    """What somebody elsewhere is told of a repository that is not allowed: no folder of this host is named."""
+    others = [address for address in settings.allowed_repositories if not local_path(address)]
+    hint = f"; {nearest(repository, others)}" if others else ""
+    return f"the repository {repository} is not on this service's allow-list, the setting repositories{hint}"
 
 
 def transports_here(state: State) -> tuple[str, ...]:
@@ -145,17 +159,20 @@ def junit_xml(submission: Id, request: Request, _: Reader) -> Response:
     """Its cells as JUnit XML."""
     with state_of(request).database.read() as session:
         view, rows = store.submission(session, submission), store.cells_of(session, submission)
-    return Response(junit(rows, view.standing), media_type="application/xml")
+    return Response(junit(rows, view.standstill), media_type="application/xml")
 
 
 @router.post("/{submission}/cancel", openapi_extra=scoped(SUBMIT), responses=documented(401, 403, 404))
 def cancel(submission: Id, request: Request, who: Submitter) -> SubmissionView:
-    """Cancel it, and the jobs that no other submission waits for. What is answered stays."""
+    """Cancel it, and the jobs that no other submission waits for. What is answered stays, and what is over."""
     with state_of(request).database.session() as session:
-        store.cancel(session, submission)
+        jobs = store.cancel(session, submission)
         view = store.submission(session, submission)
     with bound(submission=submission):
-        log.info("cancelled by %s", who.name)
+        if jobs is None:
+            log.info("not cancelled, as %s would have it: it is %s already", who.name, view.state)
+        else:
+            log.info("cancelled by %s, and %d jobs with it", who.name, len(jobs))
     return view
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from jobs.contract import TRANSPORTS
 from service import store
 from service.api.once import accepted
-from service.api.problems import ApiError, FieldError, documented
+from service.api.problems import ApiError, documented, field_errors
 from service.api.state import State, state_of
 from service.api.submissions import USUAL_TRANSPORTS, transports_here
 from service.claims import PRIORITIES, WEBHOOK
@@ -125,7 +125,7 @@ def _taken(
         return Taken(outcome="ignored", reason=found.reason)
     repository = _allowed(found.repository, state.settings)
     if isinstance(found, Closed):
-        return _closed(state, repository, found)
+        return _closed(state, delivery, repository, found)
     return _asked(state, response, delivery, repository, found)
 
 
@@ -156,10 +156,8 @@ def _read(event: str, payload: str, hook: Webhook) -> Asked | Closed | Ignored:
     try:
         return read(event, payload, hook)
     except ValidationError as error:
-        wrong = [FieldError(where=".".join(map(str, one["loc"])), why=one["msg"]) for one in error.errors()]
-        unreadable = any(one["type"] == "json_invalid" for one in error.errors())
-        said = "; ".join(f"{one.where}: {one.why}" for one in wrong)
-        raise ApiError(400 if unreadable else 422, f"this is no payload of the event {event}: {said}") from None
+        _, said, status = field_errors(error.errors())
+        raise ApiError(status, f"this is no payload of the event {event}: {said}") from None
 
 
 def _allowed(address: str, settings: Settings) -> str:
@@ -179,9 +177,9 @@ def _spelling(address: str) -> str:
     return key if local_path(address) else key.casefold()
 
 
-def _closed(state: State, repository: str, closed: Closed) -> Taken:
+def _closed(state: State, delivery: str, repository: str, closed: Closed) -> Taken:
     with state.database.session() as session:
-        found = store.withdraw(session, repository_key(repository), closed.event)
+        found = store.withdraw(session, delivery, repository_key(repository), closed)
     what = f"the pull request was closed; cancelled: {', '.join(f's{number}' for number in found) or 'nothing'}"
     return Taken(outcome="withdrawn", reason=what)
 
@@ -191,7 +189,10 @@ def _asked(state: State, response: Response, delivery: str, repository: str, ask
     with state.database.session() as session:
         make = partial(store.open_submission, session, requester=REQUESTER, reason=WEBHOOK, held=asked.held)
         make = partial(make, priority=PRIORITIES[WEBHOOK], request=request)
-        view, made = store.act_once(session, delivery, repository_key(repository), asked, make)
+        found = store.act_once(session, delivery, repository_key(repository), asked, make)
+    if found is None:
+        return Taken(outcome="ignored", reason=f"the pull request was closed at commit {asked.sha}, and not reopened")
+    view, made = found
     accepted(state, response, view)
     response.status_code = 202
     said = f"commit {asked.sha}" + ("" if made else ", which was asked for before")

@@ -44,7 +44,8 @@ class IdempotencyKey(Base):
 class Delivery(Base):
     """A webhook's delivery that was acted upon; neither it nor what it says of one commit is acted upon again.
 
-    ``before`` is the commit that it replaced, where it says so.
+    ``before`` is the commit that it replaced, where it says so. One without a submission says that its pull request was
+    closed, and was the first to tell of that commit.
     """
 
     __tablename__ = "delivery"

@@ -74,7 +74,8 @@ class Submission(Base):
 class Resolution(Base):
     """The task between a submission and its jobs: find its subjects, fetch them, plan.
 
-    ``fence`` counts who took it on, as a job's does; ``doing`` and the bytes are for people who wait.
+    ``fence`` counts who took it on, as a job's does; ``tries`` counts those that ended, because something outside
+    failed, and ``lost`` those that were gone. ``doing`` and the bytes are for people who wait.
     """
 
     __tablename__ = "resolution"
@@ -82,6 +83,8 @@ class Resolution(Base):
     submission_id: Mapped[int] = mapped_column(ForeignKey("submission.id"), primary_key=True)
     state: Mapped[str] = mapped_column(String(16))
     fence: Mapped[int]
+    tries: Mapped[int]
+    lost: Mapped[int]
     lease_until: Mapped[datetime | None]
     doing: Mapped[str] = mapped_column(Text)
     bytes_done: Mapped[int] = mapped_column(BigInteger)
@@ -92,7 +95,8 @@ class Job(Base):
     """Checkout x runtime x transport x world size: what is queued, claimed and leased devices.
 
     ``fence`` counts the claims: whoever holds an older one may write nothing. ``failures`` counts the claims in a row
-    that ended without one new result. ``counts`` holds a number per verdict, kept by the transaction that accepts.
+    that ended without one new result; the host of the last of them waits until ``not_before``, where it is set.
+    ``counts`` holds a number per verdict, kept by the transaction that accepts.
     """
 
     __tablename__ = "job"
@@ -121,6 +125,7 @@ class Job(Base):
     wall_s: Mapped[float]
     fence: Mapped[int]
     failures: Mapped[int]
+    not_before: Mapped[datetime | None]
     lease_until: Mapped[datetime | None]
     host_id: Mapped[int | None] = mapped_column(ForeignKey("host.id"))
     container: Mapped[str | None] = mapped_column(String(32))

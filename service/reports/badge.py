@@ -37,8 +37,8 @@ TEMPLATE = """<svg xmlns="http://www.w3.org/2000/svg" width="{whole}" height="20
 """
 
 
-def standing(cells: int, counts: Mapping[str, int]) -> tuple[State, str]:
-    """How ``cells``, of which ``counts`` have an answer, stand: in a word, and in a few with the numbers.
+def outcome(cells: int, counts: Mapping[str, int]) -> tuple[State, str]:
+    """What ``cells``, of which ``counts`` have an answer, came to: in a word, and in a few with the numbers.
 
     A cell that was compared agrees, as it does where it refused what is to be refused, or is at fault; the others have
     nothing to say. One fault stands by itself, whatever is still to come.

@@ -16,7 +16,8 @@ from service.store.accept import (
     record_controls,
 )
 from service.store.again import cells_of_job, pin, rerun_cells
-from service.store.checkouts import checkout_part, keep_checkout
+from service.store.branches import newest_of_branch
+from service.store.checkouts import checkout_part, keep_checkout, kept_commit
 from service.store.claim import beat, claim
 from service.store.deliveries import act_once, withdraw
 from service.store.detail import blob, case_infos, evidence, find_cell, find_cells
@@ -56,13 +57,13 @@ from service.store.resolving import (
     give_back_resolution,
     open_submission,
     plan_resolved,
+    release_resolution,
     report_resolution,
     was_let_go,
 )
 from service.store.retaining import Expired, expired, remove_expired
 from service.store.settle import settle_all
 from service.store.sql import NotFound, StaleFence, StoreError
-from service.store.standing import newest_of_branch
 from service.store.submit import CaseChangedError, submit
 from service.store.tokens import TokenView, create_token, find_token, note_use, revoke_token, stale_use, tokens
 from service.store.views import (
@@ -154,6 +155,7 @@ __all__ = [
     "jobs_of",
     "keep_checkout",
     "keep_policy",
+    "kept_commit",
     "load_lines",
     "newest_checkout",
     "newest_of_branch",
@@ -177,6 +179,7 @@ __all__ = [
     "record_devices",
     "relatives",
     "release",
+    "release_resolution",
     "remember_post",
     "remove_expired",
     "report_resolution",

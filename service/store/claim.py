@@ -32,7 +32,7 @@ from service.models import (
 )
 from service.store.answered import answered
 from service.store.devices import lock_host, seen, sick_devices
-from service.store.held import reclaim
+from service.store.held import lock_free_jobs, take_back
 from service.store.settle import settle_jobs
 from service.store.sql import touched, utcnow
 from service.store.trust import vouched
@@ -62,14 +62,19 @@ def claim(
     """
     now = now or utcnow()
     lock_host(session, host.name)
-    reclaim(session, now)
+    taken_back = take_back(session, now)
     host_id = seen(session, host, now)
     host = dataclasses.replace(host, out=host.out | sick_devices(session, host_id))
     queue = _queue(session, only, host, host_id, now)
     choice = choose(queue, host, _leases(session, host_id), now)
     _reserve(session, choice.reserve, host_id, now)
-    if not choice.jobs:
-        return None
+    claimed = _take_or_not(session, choice, host, host_id, now) if choice.jobs else None
+    # All at once and at the end, for whoever locks submissions has locked its jobs before.
+    settle_jobs(session, [*taken_back, *(job.job for job in (claimed.jobs if claimed else ()))], now)
+    return claimed
+
+
+def _take_or_not(session: Session, choice: Choice, host: HostView, host_id: int, now: datetime) -> Claim | None:
     try:
         with session.begin_nested():
             return _take(session, choice, host, host_id, now)
@@ -78,8 +83,10 @@ def claim(
 
 
 def _queue(session: Session, only: int | None, host: HostView, host_id: int, now: datetime) -> list[QueuedJob]:
-    """What may be claimed here. What just failed here is left to the other hosts for a while, if there are any; what
-    nobody vouches for is no matter of a host that cannot contain it.
+    """What may be claimed here. What just failed here is left to the other hosts for a while, if there are any, and
+    waits if there are none; what nobody vouches for is no matter of a host that cannot contain it.
+
+    Whoever has one submission run and stands beside it (``only``) is not kept waiting.
     """
     since = now - timedelta(seconds=ELSEWHERE_S)
     failed_here = sa.exists().where(
@@ -88,11 +95,12 @@ def _queue(session: Session, only: int | None, host: HostView, host_id: int, now
         Attempt.state.in_(("lost", "done")),  # done, and the job queued again: cells lack an answer
         Attempt.ended_at > since,
     )
+    due = sa.or_(Job.not_before.is_(None), Job.not_before <= now) if only is None else sa.true()
     others = sa.exists().where(Host.id != host_id, Host.seen_at > now - timedelta(seconds=LEASE_S))
     query = (
         sa.select(*COLUMNS)
         .outerjoin(Host, Host.id == Job.reserved_host_id)
-        .where(Job.state == "queued", Job.transport.in_(host.transports), ~sa.and_(failed_here, others))
+        .where(Job.state == "queued", Job.transport.in_(host.transports), ~sa.and_(failed_here, sa.or_(others, ~due)))
         .order_by(Job.priority.desc(), Job.queued_at, Job.id)
     )
     if host.trusted_only:
@@ -109,20 +117,12 @@ def _leases(session: Session, host_id: int) -> list[LeaseView]:
 
 def _reserve(session: Session, job: int | None, host_id: int, now: datetime) -> None:
     """Keep the host free for ``job`` for as long as a beat may take; the next look at the queue says it again."""
-    touched(
-        session,
-        sa.update(Job)
-        .where(Job.state == "queued", Job.reserved_host_id == host_id, Job.id != (job or 0))
-        .values(reserved_host_id=None, reserved_until=None),
-    )
-    if job is not None:
-        until = now + timedelta(seconds=LEASE_S)
-        touched(
-            session,
-            sa.update(Job)
-            .where(Job.id == job, Job.state == "queued")
-            .values(reserved_host_id=host_id, reserved_until=until),
-        )
+    before = sa.select(Job.id).where(Job.state == "queued", Job.reserved_host_id == host_id, Job.id != (job or 0))
+    let_go = {"reserved_host_id": None, "reserved_until": None}
+    kept = {"reserved_host_id": host_id, "reserved_until": now + timedelta(seconds=LEASE_S)}
+    for jobs, values in ((session.scalars(before).all(), let_go), ([] if job is None else [job], kept)):
+        if free := lock_free_jobs(session, jobs):  # whose row is locked is being changed anyway
+            touched(session, sa.update(Job).where(Job.id.in_(free), Job.state == "queued").values(**values))
 
 
 def _take(session: Session, choice: Choice, host: HostView, host_id: int, now: datetime) -> Claim:
@@ -131,8 +131,10 @@ def _take(session: Session, choice: Choice, host: HostView, host_id: int, now: d
     for device in choice.devices:
         session.add(GpuLease(host_id=host_id, device=device, container=container, lease_until=until, ends_at=ends_at))
     session.flush()
+    wanted = {job.id for job in choice.jobs}
+    if lock_free_jobs(session, wanted) != wanted:  # another host claims one of them, or it is being cancelled
+        raise _LostRaceError
     claimed = tuple(_take_job(session, job.id, host, host_id, container, until, now) for job in choice.jobs)
-    settle_jobs(session, [job.id for job in choice.jobs], now)
     first = choice.jobs[0]
     checkout, runtime = session.get_one(Checkout, first.checkout), session.get_one(Runtime, first.runtime)
     return Claim(
@@ -163,6 +165,7 @@ def _take_job(
             container=container,
             reserved_host_id=None,
             reserved_until=None,
+            not_before=None,
         )
     )
     if touched(session, statement) != 1:

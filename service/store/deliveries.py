@@ -19,10 +19,11 @@ from service.store.sql import lock, utcnow
 from service.store.views import SubmissionView
 
 if TYPE_CHECKING:
-    from service.webhook import Asked
+    from service.webhook import Asked, Closed
 
 WAITING = ("held", "resolving", "queued")
 """States of a submission of which nothing runs yet."""
+CLOSED = "the pull request was closed"
 
 
 def act_once(
@@ -32,8 +33,10 @@ def act_once(
     asked: Asked,
     make: Callable[[], SubmissionView],
     now: datetime | None = None,
-) -> tuple[SubmissionView, bool]:
+) -> tuple[SubmissionView, bool] | None:
     """The submission of what a delivery brought, made by ``make`` unless there is one, and whether it was made now.
+
+    None where it comes late, and its pull request was closed at this commit: nobody waits for it.
 
     A commit that is once more the head of its pull request, after another one was, is asked for anew where it had been
     cancelled; one that could not be fetched is, whenever it is told of once more.
@@ -42,6 +45,9 @@ def act_once(
     now = now or utcnow()
     lock(session, "webhook")
     known = _known(session, guid, repository, asked)
+    if known is not None and known.submission_id is None and not asked.reopened:
+        _cancel(session, repository, asked.event, ("held",), CLOSED, now)  # older ones, that came late too
+        return None
     kept = None if known is None or known.submission_id is None else read_submission(session, known.submission_id)
     sent_again = known is not None and known.guid == guid
     failed = kept is not None and kept.state == "failed" and _is_newest(session, repository, asked)
@@ -67,15 +73,23 @@ def act_once(
     return view, made
 
 
-def withdraw(session: Session, repository: str, event: str, now: datetime | None = None) -> list[int]:
-    """The pull request was closed: nobody need approve any more what of it is held. Which submissions these were."""
+def withdraw(session: Session, guid: str, repository: str, closed: Closed, now: datetime | None = None) -> list[int]:
+    """The pull request was closed: nobody need approve any more what of it is held. Which submissions these were.
+
+    That it was is remembered where nothing has told of its last commit yet: whatever does so comes late.
+    """
+    now = now or utcnow()
     lock(session, "webhook")
-    return _cancel(session, repository, event, ("held",), "the pull request was closed", now or utcnow())
+    if _known(session, guid, repository, closed) is None:
+        told = Delivery(guid=guid, repository=repository, sha=closed.sha, event=closed.event, received_at=now)
+        session.add(told)
+        session.flush()
+    return _cancel(session, repository, closed.event, ("held",), CLOSED, now)
 
 
-def _known(session: Session, guid: str, repository: str, asked: Asked) -> Delivery | None:
-    """This delivery, or another one that said the same."""
-    same = (Delivery.repository == repository, Delivery.sha == asked.sha, Delivery.event == asked.event)
+def _known(session: Session, guid: str, repository: str, told: Asked | Closed) -> Delivery | None:
+    """This delivery, or another one that told of the same commit."""
+    same = (Delivery.repository == repository, Delivery.sha == told.sha, Delivery.event == told.event)
     return session.get(Delivery, guid) or session.scalars(sa.select(Delivery).where(*same)).first()
 
 

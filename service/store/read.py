@@ -6,6 +6,7 @@ On the straight line this is what ``service.compare``, ``service.dashboard`` and
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -86,17 +87,16 @@ def view_of(session: Session, row: Submission) -> SubmissionView:
 
 
 def tally(
-    session: Session, submission_id: int, *, subject: str | None = None, torch: str | None = None
+    session: Session, submission_id: int, *, subject: str | None = None, runtimes: Collection[str] | None = None
 ) -> tuple[int, dict[str, int]]:
-    """How many cells a submission has, of one subject and on one torch version or runtime where these are named, and
-    how many of them are answered, per verdict.
+    """How many cells a submission has, of one subject and in some runtimes where these are named, and how many of
+    them are answered, per verdict.
     """
     query = _states(submission_id)
     if subject is not None:
         query = query.join(Checkout, Checkout.id == Cell.checkout_id).where(Checkout.subject == subject)
-    if torch is not None:
-        named = sa.or_(Runtime.torch == torch, Runtime.name == torch)
-        query = query.join(Runtime, Runtime.id == Cell.runtime_id).where(named)
+    if runtimes is not None:
+        query = query.join(Runtime, Runtime.id == Cell.runtime_id).where(Runtime.name.in_(runtimes))
     counts: Counter[str] = Counter()
     cells = 0
     for job_state, same_job, waits, verdict, count in session.execute(query):

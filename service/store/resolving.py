@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MAX_TRIES = 3
 """How often a submission is fetched for before an unreachable network is its answer."""
-MAX_CLAIMS = 10
-"""How often it is taken on in all: what ends its fetchers must not end them for ever."""
+MAX_LOST = 10
+"""How many of its fetchers may be gone without a word: what ends them must not end them for ever."""
 AGAIN_S = 30.0
 """How long after the first failure it is tried again; after the second twice as long."""
 
@@ -81,7 +81,7 @@ def was_let_go(session: Session, submission: int) -> bool:
 
 
 def _wait(session: Session, submission: int, now: datetime) -> None:
-    values: dict[str, Any] = {"state": "waiting", "fence": 0, "doing": "", "bytes_done": 0}
+    values: dict[str, Any] = {"state": "waiting", "fence": 0, "tries": 0, "lost": 0, "doing": "", "bytes_done": 0}
     session.add(Resolution(submission_id=submission, **values))
     session.add(Hint(kind="fetch", created_at=now))
     session.flush()
@@ -102,10 +102,11 @@ def claim_resolution(session: Session, now: datetime | None = None) -> Resolving
     if found is None:
         return None
     task, row = found
-    if task.fence >= MAX_CLAIMS:
+    task.lost += int(task.state == "fetching")  # under a lease that has run out
+    if task.lost >= MAX_LOST:
         task.state, task.lease_until = "done", None
         row.state, row.finished_at = "failed", now
-        row.note = f"given up: whoever fetched for it was gone {task.fence} times"
+        row.note = f"given up: whoever fetched for it was gone {task.lost} times"
         session.flush()
         return claim_resolution(session, now)
     task.state, task.fence, task.lease_until = "fetching", task.fence + 1, now + timedelta(seconds=LEASE_S)
@@ -135,14 +136,22 @@ def report_resolution(
 def give_back_resolution(session: Session, task: Resolving, reason: str, now: datetime | None = None) -> bool:
     """Something outside failed: try again later, at most :data:`MAX_TRIES` times in all. Whether it will be."""
     now = now or utcnow()
-    if task.fence >= MAX_TRIES:
+    row, submission = _held(session, task)
+    row.tries += 1
+    if row.tries >= MAX_TRIES:
         fail_resolution(session, task, reason, now)
         return False
-    row, submission = _held(session, task)
-    row.state, row.lease_until, row.doing = "waiting", now + timedelta(seconds=AGAIN_S * task.fence), ""
+    row.state, row.lease_until, row.doing = "waiting", now + timedelta(seconds=AGAIN_S * row.tries), ""
     submission.note = reason
     session.flush()
     return True
+
+
+def release_resolution(session: Session, task: Resolving) -> None:
+    """Give it back of one's own will (shutdown): no try, and the next may take it on at once. Raises StaleFence."""
+    row, _ = _held(session, task)
+    row.state, row.lease_until, row.doing = "waiting", None, ""
+    session.flush()
 
 
 def fail_resolution(session: Session, task: Resolving, reason: str, now: datetime | None = None) -> None:

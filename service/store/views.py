@@ -101,7 +101,7 @@ class SubmissionView:
         return self.state not in OVER
 
     @property
-    def standing(self) -> str:
+    def standstill(self) -> str:
         """Its state and why, where it has no cells yet or nobody runs them; nothing for any other."""
         why = self.note if self.state in ("held", "resolving", "failed") else self.waiting
         if self.state in ("held", "resolving", "failed") or why:

@@ -8,7 +8,7 @@ On the straight line this stands after ``service.api`` and before ``service.matr
 """
 
 from service.subjects.cache import Cache, Checkout, verify
-from service.subjects.errors import SubjectError, TreeRefused, UnknownSubject, Unreachable, WrongHash
+from service.subjects.errors import NotAllowed, SubjectError, TreeRefused, UnknownSubject, Unreachable, WrongHash
 from service.subjects.parse import FORMS, Progress, SubjectRequest, parse_subject, repository_key
 from service.subjects.resolve import caps, resolve
 from service.subjects.tree import Caps
@@ -18,6 +18,7 @@ __all__ = [
     "Cache",
     "Caps",
     "Checkout",
+    "NotAllowed",
     "Progress",
     "SubjectError",
     "SubjectRequest",

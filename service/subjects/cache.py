@@ -101,6 +101,8 @@ class Cache:
                     if left.stat().st_mtime < time.time() - _STALE_S:
                         left.unlink()
             yield
+        except InterruptedError:  # by whoever is told how far it is, and no fault of the disk
+            raise
         except OSError as error:
             raise SubjectError(f"the cache in {self.folder} cannot be used: {error.strerror or error}") from None
 

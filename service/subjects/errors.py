@@ -3,6 +3,7 @@
 GradmatrixError
 ├── UsageError
 │   └── UnknownSubject     no such form, release, commit, repository or folder
+│       └── NotAllowed     a repository that is not on the allow-list
 └── SubjectError
     ├── Unreachable        an index or a repository does not answer, or not as it should
     ├── WrongHash          a downloaded file is not the one that the index promised
@@ -22,6 +23,14 @@ class SubjectError(GradmatrixError):
 
 class UnknownSubject(UsageError):  # noqa: N818
     """The named subject does not exist, or is named in no known form."""
+
+
+class NotAllowed(UnknownSubject):
+    """The repository is not on the allow-list. What would change that (:attr:`remedy`) is for the service's keeper."""
+
+    def __init__(self, repository: str, hint: str, remedy: str) -> None:
+        super().__init__(f"the repository {repository} is not on the allow-list; {hint}\n{remedy}")
+        self.repository = repository
 
 
 class Unreachable(SubjectError):  # noqa: N818

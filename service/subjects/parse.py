@@ -26,7 +26,7 @@ from packaging.version import InvalidVersion, Version
 from jobs.contract import TORCH
 from service.config import Settings, local_path
 from service.errors import nearest
-from service.subjects.errors import UnknownSubject
+from service.subjects.errors import NotAllowed, UnknownSubject
 from service.subjects.git import REF, SHA
 
 Kind = Literal["release", "commit", "path", "torch"]
@@ -140,10 +140,7 @@ def _commit(text: str, settings: Settings) -> SubjectRequest:
     allowed = {repository_key(repository): repository for repository in reversed(settings.allowed_repositories)}
     wanted = repository_key(url)
     if wanted not in allowed:
-        raise UnknownSubject(
-            f"the repository {url} is not on the allow-list; {nearest(wanted, allowed)}\n"
-            + settings.allowing(local_path(url) or url)
-        )
+        raise NotAllowed(url, nearest(wanted, allowed), settings.allowing(local_path(url) or url))
     return SubjectRequest("commit", text, repository=allowed[wanted], ref=ref)
 
 

@@ -106,7 +106,9 @@ def test_an_author_of_whom_nothing_is_said_is_a_stranger() -> None:
 
 
 def test_a_closed_pull_request_is_waited_for_by_nobody() -> None:
-    assert told("pull_request", pull_request(REPOSITORY, SHA, action="closed")) == Closed(REPOSITORY, "pull_request/7")
+    assert told("pull_request", pull_request(REPOSITORY, SHA, action="closed")) == Closed(
+        REPOSITORY, SHA, "pull_request/7"
+    )
 
 
 @pytest.mark.parametrize("sha", ["a" * 39, "a" * 41, "A" * 40, "master", "", "a" * 39 + "g", "a" * 40 + "\n", None, 7])

@@ -250,8 +250,10 @@ def test_a_job_that_only_meets_sick_gpus_is_given_up_and_is_not_red(site: Site) 
     breaks = played(site.fake, over=lambda devices: site.fake.report(site.gpu(devices[0]), 79))
     site.work(Scripted(breaks))
     (job,) = site.world.view(site.number).jobs
-    assert site.verdicts() == {RIGHT: "agree", WRONG: None}
-    assert (job.state, job.counts) == ("done", {"agree": 1})
+    assert site.verdicts() == {RIGHT: "agree", WRONG: "infra"}
+    (row,) = (row for row in site.world.rows(site.number) if row.mode == WRONG)
+    assert row.detail == "given up after 3 attempts: GPU-4 reported Xid 79"
+    assert (job.state, job.counts) == ("done", {"agree": 1, "infra": 1})
     assert job.note == "given up with 1 cells unanswered: GPU-4 reported Xid 79"
 
 

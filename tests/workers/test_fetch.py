@@ -12,7 +12,7 @@ import pytest
 from jobs.contract import Deadlines
 from service import store
 from service.broker import LocalBroker
-from service.checkouts import ensure_checkout, pieces
+from service.checkouts import ensure_checkout, known_commit, pieces
 from service.config import Settings
 from service.db import Database, open_database
 from service.order import Wanted
@@ -125,6 +125,43 @@ def test_a_checkout_comes_from_the_database_where_another_host_fetched_it(
     with pytest.raises(SubjectError, match="is not what its digest says"):
         Cache(tmp_path / "third").adopt("0" * 64, pieces(database, digest))
     assert list((tmp_path / "third").rglob("*.tar")) == []
+
+
+def test_a_fetcher_that_is_stopped_gives_back_what_it_had_without_a_try(
+    settings: Settings, database: Database, repository: Path
+) -> None:
+    asked(database, f"git+{repository}@main")
+    stop = threading.Event()
+    stop.set()
+    assert Fetcher(settings, database, LocalBroker()).one(stop)
+    with database.session() as session:
+        again = store.claim_resolution(session)
+    assert again is not None and again.fence == 2, "at once, and not when its lease has run out"
+
+
+def test_a_commit_that_another_host_fetched_is_not_fetched_again(
+    settings: Settings, database: Database, repository: Path, tmp_path: Path
+) -> None:
+    fleet = settings.model_copy(update={"database_url": "postgresql+psycopg://x/y"})
+    asked(database, f"git+{repository}@main")
+    assert Fetcher(fleet, database, LocalBroker()).one()
+    sha = resolve(parse_subject(f"git+{repository}@main", settings), settings).ref
+    other = fleet.model_copy(update={"home": tmp_path / "other"})
+    told: list[tuple[str, int, int | None]] = []
+    repository.rename(tmp_path / "away")
+    repository.mkdir()
+    found = known_commit(
+        other, database, parse_subject(f"git+{repository}@{sha}", other), lambda *now: told.append(now)
+    )
+    assert found is not None
+    assert told == [(f"taking {found.label} from the database", 0, found.size)]
+    assert (found.ref, found.tar.stat().st_size) == (sha, found.size)
+    submission = asked(database, f"git+{repository}@{sha}")
+    third = fleet.model_copy(update={"home": tmp_path / "third"})
+    assert Fetcher(third, database, LocalBroker()).one()
+    assert view(database, submission).state in ("queued", "done"), view(database, submission).note
+    assert not (tmp_path / "third" / "mirrors").exists(), "nothing of the repository was asked"
+    assert known_commit(third, database, parse_subject(f"git+{repository}@{'0' * 40}", third), print) is None
 
 
 def test_a_submission_of_too_many_cells_fails_with_their_number(

@@ -39,9 +39,13 @@ def _api(settings: Settings) -> str:
 
 
 def _beat(settings: Settings) -> str:
-    """Somebody reconciles: whether it is this one or another is all the same."""
+    """Somebody reconciles, this one or another. Over an embedded file that is the service itself."""
     from service.reconcile import acts
+    from workers.serving import served_at
 
+    if settings.database_url is None:
+        there = f"gradmatrix serve is its own reconciler, and none runs over {settings.home}"
+        return "" if served_at(settings.home) else f"beat: {there}; the one of a fleet needs database_url"
     database = open_database(settings)
     try:
         return "" if acts(database) else "beat: no reconciler acts"

@@ -68,17 +68,23 @@ def _whole(text: str) -> str:
 def _why(error: Exception) -> str:
     from pydantic import ValidationError
 
+    from service.api.wording import where, why
+
     if not isinstance(error, ValidationError):
         return f"a world size is a number: {error}"
     first = error.errors()[0]
     named = {"subjects": "name at least one subject to test", "torch": "say on which torch: --torch V"}
-    return named.get(str(first["loc"][0]), f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    return named.get(str(first["loc"][0]), f"{where(first)}: {why(first)}")
 
 
 def cancel(text: str, server: Server) -> int:
     """Cancel the submission ``s3``."""
     with _client(server) as client:
-        return _told(client.cancel(_number(text, "s")))
+        view = client.cancel(_number(text, "s"))
+    if view.state != "cancelled":
+        console().print(f"submission s{view.id} is {view.state} already: there was nothing to cancel", soft_wrap=True)
+        return OK
+    return _told(view)
 
 
 def approve(text: str, server: Server) -> int:
@@ -128,11 +134,12 @@ def set_device(host: str, text: str, state: Literal["well", "sick"], reason: str
     from pydantic import ValidationError
 
     from service.api.forms import DeviceForm
+    from service.api.wording import why
 
     try:
         form = DeviceForm(state=state, reason=reason)
     except ValidationError as error:
-        raise UsageError(error.errors()[0]["msg"]) from None
+        raise UsageError(why(error.errors()[0])) from None
     with _client(server) as client:
         there = [device.name for one in client.workers() if one.name == host for device in one.devices]
         fitting = [name for name in there if name == text] or [name for name in there if name.startswith(text)]
@@ -199,7 +206,9 @@ def _followed(client: Client, view: SubmissionView, shown: Shown) -> int:
         raise UsageError(f"submission s{view.id} could not be run: {view.note}")
     rows = client.cells(view.id)
     out = console(stderr="-" in (shown.json, shown.junit))
-    show(out, submission_lines(Heading(view.id, client.address, {}), rows, sentences(rows), out.width))
+    cell, again = client.address + "/api/v1/cells/{cell}", f"gradmatrix rerun s{view.id} --wait"
+    heading = Heading(view.id, client.address, {}, in_full=cell, to_finish=again)
+    show(out, submission_lines(heading, rows, sentences(rows), out.width))
     if shown.json:
         write_text(shown.json, cells_json(rows, {}))
     if shown.junit:

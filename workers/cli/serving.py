@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -35,13 +36,15 @@ def serve(listen: str | None) -> int:
     out = console(stderr=True)
     try:
         made = serving.bound(listen or settings.listen)
+        address = serving.address_of(made)
         broker = LocalBroker()
         state = State(settings, database, broker, embedded=True)
         with (
+            closing(made),
+            serving.alone(settings.home, address),
             serving.working(settings, database, broker, VenvExecutor(settings)),
             serving.reconciling(settings, database, broker),
         ):
-            address = serving.address_of(made)
             told = f"gradmatrix serves {address} (the interface: {address}/docs); results in {settings.home}"
             out.print(told, soft_wrap=True)
             trusted = "code runs as you, in virtual environments: give it only what you trust"

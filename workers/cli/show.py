@@ -47,8 +47,8 @@ def show(text: str, *, json: str | None, junit: str | None, all_rows: bool) -> i
         if is_submission(text):
             with database.read() as session:
                 view = named_submission(session, text)
-            if view.standing:
-                console(stderr=True).print(inert(f"s{view.id} is {view.standing}"), soft_wrap=True)
+            if view.standstill:
+                console(stderr=True).print(inert(f"s{view.id} is {view.standstill}"), soft_wrap=True)
             print_submission(settings, database, view.id, json=json, junit_file=junit, all_rows=all_rows)
             return OK
         if json or junit:

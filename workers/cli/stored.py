@@ -59,7 +59,7 @@ def print_submission(
     from service.compare import sentences
 
     with database.read() as session:
-        standing = store.submission(session, submission).standing
+        standstill = store.submission(session, submission).standstill
         rows = store.cells_of(session, submission)
         facts = runtime_facts(session, rows)
         known = beside(session, settings, rows, submission=submission)
@@ -71,5 +71,5 @@ def print_submission(
     if json:
         write_text(json, cells_json(rows, documents, known, found))
     if junit_file:
-        write_text(junit_file, junit(rows, standing))
+        write_text(junit_file, junit(rows, standstill))
     return exit_status(rows)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WHY = 240
 """How much of what one cell said a sentence is followed by."""
+IN_FULL = "gradmatrix show {cell}"
 EXAMPLES = 4
 """How many cells are suggested for a closer look."""
 
@@ -35,6 +36,8 @@ class Heading:
     facts       per runtime name, what the container said about itself (``hello``)
     seconds     how long this run took, where it was one
     executed    how many cells this run executed, where it was one
+    in_full     what shows a cell in full, with its number as ``{cell}``: a command, or an address elsewhere
+    to_finish   the command that has answered what is not
     """
 
     submission: int
@@ -42,6 +45,8 @@ class Heading:
     facts: Mapping[str, Mapping[str, Any]]
     seconds: float | None = None
     executed: int | None = None
+    in_full: str = IN_FULL
+    to_finish: str = "gradmatrix run --resume"
 
 
 def submission_lines(
@@ -52,8 +57,8 @@ def submission_lines(
         _heading(heading, rows),
         grid(rows, width, all_rows=all_rows),
         _legend(rows),
-        finding_lines(findings, width),
-        _next(rows, findings),
+        finding_lines(findings, width, heading.in_full),
+        _next(heading, rows, findings),
     ]
     return [line for part in parts if part for line in (*part, Text())][:-1]
 
@@ -123,8 +128,8 @@ def _legend(rows: Sequence[CellRow]) -> list[Text]:
     return lines
 
 
-def finding_lines(findings: Sequence[Finding], width: int) -> list[Text]:
-    """What differs, each sentence with one such case, what was wrong there, and the command that shows it in full."""
+def finding_lines(findings: Sequence[Finding], width: int, in_full: str = IN_FULL) -> list[Text]:
+    """What differs, each sentence with one such case, what was wrong there, and what shows it in full."""
     lines = []
     for finding in findings:
         lines += [Text(line) for line in sentence(inert(finding.text), width)]
@@ -135,22 +140,22 @@ def finding_lines(findings: Sequence[Finding], width: int) -> list[Text]:
         if finding.means:
             lines += [Text(line, style="dim") for line in sentence(inert(f"training: {finding.means}"), width, "  ")]
         of = "" if finding.cells == 1 else f", one of {finding.cells} such cells"
-        lines.append(Text.assemble("  in full: ", (f"gradmatrix show {finding.cell}", "bold"), (of, "dim")))
+        lines.append(Text.assemble("  in full: ", (in_full.format(cell=finding.cell), "bold"), (of, "dim")))
     return lines
 
 
-def _next(rows: Sequence[CellRow], findings: Sequence[Finding]) -> list[Text]:
+def _next(heading: Heading, rows: Sequence[CellRow], findings: Sequence[Finding]) -> list[Text]:
     """The commands that lead on from here."""
     missing = [row for row in rows if row.verdict is None]
     lines = []
     if missing:
         text = f"{plural(len(missing), 'cell')} without an answer"
         running = any(row.state in ("leased", "running") for row in missing)
-        then = "; still running" if running else "; to finish: gradmatrix run --resume"
+        then = "; still running" if running else f"; to finish: {heading.to_finish}"
         lines.append(Text(text + then, style="bold"))
     for row in () if findings else _examples(rows):
         what = inert(f"{row.label}, torch {row.torch}, {row.world_size} ranks, {row.case} {row.mode}")
-        command = (f"gradmatrix show {row.cell}", "bold")
+        command = (heading.in_full.format(cell=row.cell), "bold")
         lines.append(Text.assemble("in full: ", command, (f"   ({what})", "dim")))
     return lines
 

@@ -9,17 +9,30 @@ from xml.etree import ElementTree
 
 import pytest
 from httpx2 import Response
+from starlette.testclient import TestClient
 
 from service import store
+from service.api import state
 from service.db import Database
+from service.main import create_app
 from service.reports.badge import COLOURS, State
 from service.verdicts import Verdict
 from tests.service.api.conftest import Api, api_over
 from tests.support.stored import checkout
 
-PUSHED = {"webhook": {"event": "push", "branch": "master"}, "wanted": {"subjects": ["git+https://x/y@" + "1" * 40]}}
-NAMED = {"wanted": {"subjects": ["git+https://x/y@refs/heads/dev"]}}
-PROPOSED = {"webhook": {"event": "pull_request", "pull": 7}, "wanted": {"subjects": ["git+https://x/y@" + "2" * 40]}}
+HERE, FORK = "https://x/y", "https://x/fork"
+PUSHED = {"webhook": {"event": "push", "branch": "master"}, "wanted": {"subjects": [f"git+{HERE}@" + "1" * 40]}}
+ELSEWHERE = {"webhook": {"event": "push", "branch": "master"}, "wanted": {"subjects": [f"git+{FORK}.git@" + "3" * 40]}}
+NAMED = {"wanted": {"subjects": [f"git+{HERE}@refs/heads/dev"]}}
+PROPOSED = {"webhook": {"event": "pull_request", "pull": 7}, "wanted": {"subjects": [f"git+{HERE}@" + "2" * 40]}}
+
+
+@pytest.fixture
+def api(tmp_path: Path, database: Database) -> Api:
+    """A service of two repositories, of which the first is the default one."""
+    made = api_over(tmp_path / "home", database, repositories=(FORK,))
+    settings = made.settings.model_copy(update={"default_repository": HERE})
+    return dataclasses.replace(made, client=TestClient(create_app(state.State(settings, database, made.broker, False))))
 
 
 def get(api: Api, path: str, scope: str | None = "read", headers: dict[str, str] | None = None) -> Response:
@@ -58,7 +71,7 @@ def test_one_torch_version_or_runtime_alone(api: Api) -> None:
     api.world.run(Verdict.AGREE)
     path = f"/badges/deepspeed.svg?submission={number}"
     assert says(api, path) == ("deepspeed gradients: failing on 1 of 2", "failing")
-    for word in ("2.11.0", "2.11.0-index"):
+    for word in ("2.11.0", "2.11.0-index", "2.11", "2.11-index"):
         assert says(api, f"{path}&torch={word}") == (f"deepspeed gradients, torch {word}: agree on 1 of 1", "agree")
     assert says(api, f"{path}&torch=2.10.0")[1] == "failing"
     assert says(api, f"{path}&torch=2.9.1") == ("deepspeed gradients, torch 2.9.1: unknown", "unknown")
@@ -87,6 +100,23 @@ def test_a_branch_is_its_newest_commit_and_never_a_pull_request(api: Api) -> Non
         assert says(api, f"/badges/deepspeed.svg{branch}") == ("deepspeed gradients: agree on 1 of 1", "agree"), branch
     assert says(api, "/badges/deepspeed.svg?branch=dev")[1] == "incomplete"
     assert says(api, "/badges/deepspeed.svg?branch=pull_request")[1] == "unknown"
+
+
+def test_a_branch_is_one_of_one_repository(api: Api) -> None:
+    api.world.submit(["a"], request=PUSHED)
+    api.world.run()
+    api.world.submit(["a"], checkouts=[checkout("deepspeed@fork")], request=ELSEWHERE)
+    api.world.run(Verdict.ZERO_GRADIENT)
+    for query, word in {
+        "": "agree",
+        "?branch=master": "agree",
+        f"?repository={HERE}.git": "agree",
+        f"?repository={FORK}": "failing",
+        f"?repository={FORK}/&branch=master": "failing",
+        f"?repository={FORK}&branch=dev": "unknown",
+        "?repository=https://x/neither": "unknown",
+    }.items():
+        assert says(api, f"/badges/deepspeed.svg{query}")[1] == word, query
 
 
 def test_another_subject_has_its_own_newest_submission(api: Api) -> None:
@@ -139,6 +169,8 @@ def test_what_is_not_known_is_a_grey_picture_as_a_readme_wants_it(api: Api, path
         ("/badges/deepspeed.svg?submission=0", 422),
         ("/badges/deepspeed.svg?submission=1&branch=master", 422),
         ("/badges/deepspeed.svg?torch=%00", 422),
+        ("/badges/deepspeed.svg?submission=1&repository=https://x/y", 422),
+        ("/badges/deepspeed.svg?repository=https://[", 422),
     ],
 )
 def test_an_address_that_could_be_none_is_a_problem(api: Api, path: str, status: int) -> None:

@@ -133,9 +133,14 @@ def test_what_is_not_acted_upon_is_answered_with_the_reason(hooked: Api, hub: Gi
 @pytest.mark.parametrize(
     ("payload", "headers", "status", "said"),
     [
-        (push(REPOSITORY, "1" * 39), {}, 422, "this is no payload of the event push: after: String should match"),
+        (
+            push(REPOSITORY, "1" * 39),
+            {},
+            422,
+            "this is no payload of the event push: after: is to be of the form ^[0-9a-f]{40}$",
+        ),
         (push(REPOSITORY, "master"), {}, 422, "after: "),
-        ({"ref": "refs/heads/master"}, {}, 422, "after: Field required; repository: Field required"),
+        ({"ref": "refs/heads/master"}, {}, 422, "after: is missing; repository: is missing"),
         (push(REPOSITORY, SHA), {"Content-Type": "text/plain"}, 415, "is application/json or application/x-www-form"),
         (push(REPOSITORY, SHA), {"Content-Type": ""}, 415, "not without a type"),
         (

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from service.reports.badge import COLOURS, LABEL_COLOUR, MARGIN, State, badge, standing
+from service.reports.badge import COLOURS, LABEL_COLOUR, MARGIN, State, badge, outcome
 from service.verdicts import Verdict
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,12 +29,12 @@ SVG = "{http://www.w3.org/2000/svg}"
     ],
 )
 def test_how_cells_stand(cells: int, counts: dict[str, int], state: str, message: str) -> None:
-    assert standing(cells, counts) == (state, message)
+    assert outcome(cells, counts) == (state, message)
 
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_every_verdict_counts_for_something(verdict: Verdict) -> None:
-    state, _ = standing(2, {"agree": 1, verdict: 2 if verdict is Verdict.AGREE else 1})
+    state, _ = outcome(2, {"agree": 1, verdict: 2 if verdict is Verdict.AGREE else 1})
     assert state == ("failing" if verdict.failing else "incomplete" if verdict.incomplete else "agree")
 
 

@@ -10,17 +10,24 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.orm import Session
 
+from jobs.contract import CaseInfo
 from service import store
 from service.claims import LEASE_S, Choice, Holder, HostView, LeaseView, QueuedJob
+from service.evidence import Evidence
+from service.judge import judge
 from service.models import Attempt, Cell, GpuLease, Job, Result
+from service.policy import load_policy
+from service.reports.junit import junit
 from service.store.answered import INFRA_TRIES
-from service.store.held import MAX_FAILURES, recount
+from service.store.held import AGAIN_S, MAX_FAILURES, recount
 from service.verdicts import Verdict
 from tests.support.stored import Template, World, at, evidence, host, open_world
 
@@ -216,7 +223,7 @@ def test_a_crash_after_the_last_cell_needs_no_further_claim(world: World) -> Non
 
 
 def test_of_two_that_take_a_job_from_a_dead_holder_at_once_one_does(world: World) -> None:
-    """The second waits for the job's row, and then finds an attempt that it had read as running before."""
+    """The second finds the job's row locked, or an attempt that has ended meanwhile."""
     world.submit(["a"])
     world.claimed()
     again: list[list[int]] = []
@@ -230,13 +237,76 @@ def test_of_two_that_take_a_job_from_a_dead_holder_at_once_one_does(world: World
         again.append(store.reclaim(session, at(LEASE_S + 1)))
         second.start()
         if world.db.engine.dialect.name == "postgresql":  # SQLite lets nobody begin meanwhile
-            deadline = time.monotonic() + 30
-            blocked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            while not session.scalar(blocked):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            second.join(30)
+            assert again == [[1], []], "nobody waits for the other"
     second.join()
     assert again == [[1], []]
+
+
+def blocked(session: Session) -> None:
+    """Return as soon as somebody waits for a lock."""
+    deadline = time.monotonic() + 30
+    while not session.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_who_cancels_and_who_claims_never_wait_for_each_other(world: World) -> None:
+    """The claim takes back the second job of a submission, and would then have the first one, which is cancelled."""
+    if world.db.engine.dialect.name == "sqlite":
+        pytest.skip("an embedded database has one writer")
+    view = world.submit(["a"], torch=["2.9.1", "2.11.0"])
+    first, second = (job.id for job in view.jobs)
+    with world.db.session() as session:
+        assert store.claim(session, host(), lambda queue, *_: Choice((queue[1],), ("cpu:0",), 10.0), at(0))
+    cancelled: list[object] = []
+
+    def cancel() -> None:
+        with world.db.session() as session:
+            cancelled.append(store.cancel(session, view.id, at(LEASE_S + 1)))
+
+    canceller = threading.Thread(target=cancel)
+
+    def chosen(queue: Sequence[QueuedJob], machine: HostView, *_: object) -> Choice:
+        canceller.start()  # it locks the first job, and waits for the second
+        with world.db.read() as looking:
+            blocked(looking)
+        return Choice(tuple(job for job in queue if job.id == first), ("cpu:1",), 10.0, reserve=first)
+
+    with world.db.session() as session:
+        assert store.claim(session, host(name="other"), chosen, at(LEASE_S + 1)) is None
+    canceller.join(30)
+    assert cancelled == [[first, second]]
+    assert {row.state for row in world.rows(view.id)} == {"cancelled"}
+
+
+def test_a_claim_does_not_wait_for_a_job_that_is_being_changed(world: World) -> None:
+    """It would have both jobs, in an order of its own; whoever cancels them locks them by their numbers."""
+    if world.db.engine.dialect.name == "sqlite":
+        pytest.skip("an embedded database has one writer")
+    view = world.submit(["a"], torch=["2.9.1", "2.11.0"])
+    last = view.jobs[1].id
+    done: list[object] = []
+
+    def claim() -> None:
+        with world.db.session() as session:
+            both = lambda queue, *_: Choice((queue[1], queue[0]), ("cpu:0",), 10.0)  # noqa: E731
+            done.append(store.claim(session, host(), both, at(0)))
+
+    def cancel() -> None:
+        with world.db.session() as session:
+            done.append(store.cancel(session, view.id, at(0)))
+
+    threads = [threading.Thread(target=claim), threading.Thread(target=cancel)]
+    with world.db.session() as session:
+        session.get(Job, last, with_for_update=True)
+        threads[0].start()
+        threads[0].join(30)
+        assert done == [None]
+        threads[1].start()
+        blocked(session)
+    threads[1].join(30)
+    assert done == [None, [job.id for job in view.jobs]]
 
 
 def test_who_freezes_inside_a_transaction_keeps_nobody_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,10 +315,15 @@ def test_who_freezes_inside_a_transaction_keeps_nobody_waiting(world: World, mon
     monkeypatch.setattr("service.db.IDLE_S", 1)
     world.submit(["a"])
     (job,) = world.claimed().jobs
+    deadline = time.monotonic() + 30
     with pytest.raises(sa.exc.DBAPIError), world.db.session() as frozen:
         store.start(frozen, job.job, job.fence, at(1))
-        with world.db.session() as session:
-            assert store.reclaim(session, at(LEASE_S + 1)) == [job.job]
+        again: list[int] = []
+        while not again:  # until the server has cut it off
+            assert time.monotonic() < deadline
+            with world.db.session() as session:
+                again = store.reclaim(session, at(LEASE_S + 1))
+        assert again == [job.job]
         store.finish(frozen, job.job, job.fence, now=at(LEASE_S + 2))
 
 
@@ -274,19 +349,51 @@ def test_beats_keep_a_claim_and_its_devices(world: World) -> None:
     assert world.claimed(150 + LEASE_S + 1).jobs[0].fence == 2
 
 
-def test_a_job_that_never_answers_is_given_up(world: World) -> None:
-    view = world.submit(["a", "b"])
+def give_up(world: World, reason: str = "the container died") -> list[str]:
+    """Claim and fail until nothing more can be claimed; the job's state after each time."""
     states = []
-    for _ in range(MAX_FAILURES):
-        (job,) = world.claimed().jobs
-        with world.db.session() as session:
-            states.append(store.requeue(session, job.job, job.fence, "the container died"))
-    assert states == ["queued"] * (MAX_FAILURES - 1) + ["done"]
+    while claim := world.claim():
+        for job in claim.jobs:
+            with world.db.session() as session:
+                states.append(store.requeue(session, job.job, job.fence, reason, now=at(0)))
+    return states
+
+
+def test_a_job_that_never_answers_is_given_up_and_its_cells_say_that_the_machine_failed(world: World) -> None:
+    view = world.submit(["a", "b"])
+    assert give_up(world) == ["queued"] * (MAX_FAILURES - 1) + ["done"]
     seen = world.view(view.id)
-    assert (seen.state, seen.done, seen.cells) == ("done", 0, 2)
+    assert (seen.state, seen.done, seen.cells, seen.counts) == ("done", 2, 2, {"infra": 2})
     assert seen.jobs[0].note == "given up with 2 cells unanswered: the container died"
-    assert {row.state for row in world.rows(view.id)} == {"missing"}
-    assert world.submit(["a", "b"]).jobs[0].cells_total == 2
+    said = {(row.state, row.verdict, row.detail) for row in world.rows(view.id)}
+    assert said == {("done", "infra", f"given up after {MAX_FAILURES} attempts: the container died")}
+    assert world.submit(["a", "b"]).jobs[0].cells_total == 2, "they are asked once more"
+    root = ElementTree.fromstring(junit(world.rows(view.id)))  # noqa: S314 - our own
+    assert [len(list(root.iter(kind))) for kind in ("testcase", "error", "failure")] == [2, 2, 0]
+
+
+def test_what_a_job_had_answered_before_it_was_given_up_stays(world: World) -> None:
+    view = world.submit(["a", "b", "c"])
+    (job,) = world.claimed().jobs
+    right, met, _ = (spec.cell for spec in job.cells)
+    world.answer(job, right)
+    world.answer(job, met, Verdict.INFRA)
+    with world.db.session() as session:
+        store.release(session, job.job, job.fence)
+    give_up(world, "its GPU fell off the bus")
+    rows = {row.cell: (row.verdict, row.detail) for row in world.rows(view.id)}
+    assert (rows.pop(right), rows.pop(met)) == (("agree", "it is agree"), ("infra", "it is infra"))
+    assert list(rows.values()) == [("infra", f"given up after {MAX_FAILURES} attempts: its GPU fell off the bus")]
+    assert world.view(view.id).counts == world.view(view.id).jobs[0].counts == {"agree": 1, "infra": 2}
+
+
+def test_whoever_judges_again_what_was_given_up_comes_to_the_same(world: World) -> None:
+    world.submit(["a"])
+    give_up(world)
+    with world.db.read() as session:
+        (kept,) = store.answers(session)
+    again = judge(Evidence.from_json(kept.evidence), CaseInfo.from_json(kept.info), load_policy())
+    assert (again.verdict, again.signature, again.detail) == (Verdict.INFRA, kept.row.signature, kept.row.detail)
 
 
 def test_an_answer_forgives_failures_and_giving_back_is_none(world: World) -> None:
@@ -402,8 +509,10 @@ def test_a_cell_is_run_again_where_the_machine_failed_and_twice_at_most(world: W
     for attempt in (1, 2):
         world.answer(job, bad, Verdict.INFRA)
         assert world.answer(job, bad) is None
-        assert (world.view(view.id).jobs[0].cells_done, world.finish(job)) == (1, "queued"), attempt
-        (job,) = world.claimed().jobs
+        now = attempt * 3 * AGAIN_S
+        assert (world.view(view.id).jobs[0].cells_done, world.finish(job, now)) == (1, "queued"), attempt
+        assert world.claim(now + attempt * AGAIN_S - 1) is None, "nobody else is there, and the machine may recover"
+        (job,) = world.claimed(now + attempt * AGAIN_S).jobs
         assert [spec.cell for spec in job.cells] == [bad]
     world.answer(job, bad, Verdict.INFRA)
     assert world.finish(job) == "done"
@@ -418,7 +527,7 @@ def test_the_answer_after_the_machine_failed_is_the_cells(world: World) -> None:
     (job,) = world.claimed().jobs
     world.answer(job, job.cells[0].cell, Verdict.INFRA)
     world.finish(job)
-    world.run(Verdict.SCALED)
+    world.run(Verdict.SCALED, AGAIN_S)
     assert [row.verdict for row in world.rows(view.id)] == ["scaled"]
     assert world.view(view.id).jobs[0].counts == {"scaled": 1}
 
@@ -431,6 +540,33 @@ def test_what_the_machine_failed_at_is_left_to_another_host_first(world: World) 
     world.finish(job, 1.0)
     assert world.claim(1.0) is None
     assert world.claim(1.0, machine=host(name="elsewhere", pid=2)) is not None
+
+
+def test_what_the_machine_failed_at_waits_where_nobody_else_is_but_not_for_whoever_stands_beside_it(
+    world: World,
+) -> None:
+    view = world.submit(["a"])
+    (job,) = world.claimed().jobs
+    world.answer(job, job.cells[0].cell, Verdict.INFRA)
+    world.finish(job, 1.0)
+    assert world.claim(AGAIN_S) is None
+    beside = world.claim(2.0, only=view.id)
+    assert beside is not None
+    world.answer(beside.jobs[0], job.cells[0].cell, Verdict.INFRA)
+    world.finish(beside.jobs[0], 3.0)
+    assert world.claim(AGAIN_S + 3) is None, "the second time it waits twice as long"
+    elsewhere = host(name="new here", pid=2)
+    assert world.claim(AGAIN_S + 3, elsewhere, only=0) is None  # only to be seen
+    assert world.claim(2 * AGAIN_S + 2) is None, "now it is left to that one"
+    assert world.claim(AGAIN_S + 3, elsewhere) is not None
+
+
+def test_a_job_that_a_cell_of_its_own_broke_goes_on_at_once(world: World) -> None:
+    world.submit(["a", "b"])
+    (job,) = world.claimed().jobs
+    world.answer(job, job.cells[0].cell, Verdict.CRASH)
+    world.finish(job, 1.0)
+    assert world.claim(1.0) is not None
 
 
 def test_a_judgement_of_a_running_job_counts_no_cell_that_is_to_be_run_again(world: World) -> None:

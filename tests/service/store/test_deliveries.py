@@ -14,7 +14,7 @@ from service import store
 from service.claims import WEBHOOK
 from service.models import Delivery, Submission
 from service.store import SubmissionView
-from service.webhook import Asked
+from service.webhook import Asked, Closed
 from tests.support.stored import World, at
 
 HERE = "https://github.com/owner/name"
@@ -46,10 +46,22 @@ class Hook:
         self.world, self._count = world, 0
 
     def __call__(self, asked: Asked, guid: str = "", repository: str = HERE) -> tuple[SubmissionView, bool]:
+        found = self.tell(asked, guid, repository)
+        assert found is not None
+        return found
+
+    def tell(self, asked: Asked, guid: str = "", repository: str = HERE) -> tuple[SubmissionView, bool] | None:
+        """The same, where the pull request may have been closed."""
         self._count += 1
         with self.world.db.session() as session:
             guid = guid or f"guid-{self._count}"
             return store.act_once(session, guid, repository, asked, make(session, asked), at(self._count))
+
+    def close(self, sha: str, number: int = 7, guid: str = "") -> list[int]:
+        self._count += 1
+        with self.world.db.session() as session:
+            closed = Closed(HERE, sha, f"pull_request/{number}")
+            return store.withdraw(session, guid or f"guid-{self._count}", HERE, closed, at(self._count))
 
     def state(self, view: SubmissionView) -> tuple[str, str]:
         now = self.world.view(view.id)
@@ -139,9 +151,7 @@ def test_a_delivery_that_comes_late_moves_nothing(hook: Hook) -> None:
 
 def test_a_closed_pull_request_is_held_no_longer_and_reopened_it_is_again(hook: Hook) -> None:
     held, other, pushed = hook(pull(A))[0], hook(pull(A, 8))[0], hook(push(A))[0]
-    for expected in ([held.id], []):
-        with hook.world.db.session() as session:
-            assert store.withdraw(session, HERE, "pull_request/7", at(90)) == expected
+    assert [hook.close(A), hook.close(A)] == [[held.id], []]
     assert hook.state(held) == ("cancelled", "the pull request was closed")
     assert [hook.state(view)[0] for view in (other, pushed)] == ["held", "resolving"]
     again, made = hook(pull(A, reopened=True), "reopened")
@@ -157,8 +167,28 @@ def test_closing_lets_run_what_was_approved(hook: Hook) -> None:
     view = hook(pull(A))[0]
     with hook.world.db.session() as session:
         store.approve(session, view.id, at(50))
-        assert store.withdraw(session, HERE, "pull_request/7") == []
+    assert hook.close(A) == []
     assert hook.state(view)[0] == "resolving"
+
+
+@pytest.mark.parametrize("late", [pull(A), pull(A, before=C), pull(A, held="")])
+def test_what_comes_after_its_pull_request_was_closed_is_neither_held_nor_queued(hook: Hook, late: Asked) -> None:
+    assert hook.close(A, guid="closed") == hook.close(A, guid="closed") == []
+    assert hook.tell(late) is None
+    assert hook.tell(pull(A), "closed") is None, "a delivery says one thing"
+    assert hook(pull(A, 8))[1] and hook(push(A))[1] and hook(pull(A), repository="https://x/y")[1]
+    view, made = hook(pull(A, reopened=True))
+    assert (made, view.state) == (True, "held")
+    assert hook(pull(A)) == (view, False), "late once more, it is the one that was reopened"
+    assert hook.close(A) == [view.id]
+
+
+def test_all_of_a_closed_pull_request_comes_late(hook: Hook) -> None:
+    hook.close(B)
+    older, made = hook(pull(A))
+    assert (made, older.state) == (True, "held"), "of this commit nothing is known yet"
+    assert hook.tell(pull(B, before=A)) is None
+    assert hook.state(older) == ("cancelled", "the pull request was closed")
 
 
 @pytest.mark.parametrize("same_guid", [True, False])
@@ -170,7 +200,9 @@ def test_two_at_once_are_one_submission(world: World, same_guid: bool) -> None:
         with world.db.session() as session:
             asked = push(A)
             guid = "one" if same_guid else f"guid-{number}"
-            answers.append(store.act_once(session, guid, HERE, asked, make(session, asked)))
+            found = store.act_once(session, guid, HERE, asked, make(session, asked))
+            assert found is not None
+            answers.append(found)
 
     threads = [threading.Thread(target=deliver, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -80,7 +80,8 @@ MUTANTS = {
         beat, "Job.fence == fence, Job.state.in_(HELD)", "Job.id > 0", "a beat says who must stop"
     ),
     "a fence goes back with its job": Mutant(
-        held._leave, "session.flush()", "row.fence -= 1; session.flush()", "a fence (never goes back|counts)"
+        held._end_attempt, "session.flush()\n    _free", "row.fence -= 1; session.flush()\n    _free",
+        "a fence (never goes back|counts)",
     ),
     "a claim counts twice": Mutant(
         _take_job, "fence=Job.fence + 1", "fence=Job.fence + 2", "a fence counts the claims"
@@ -120,7 +121,10 @@ MUTANTS = {
         held._leave, "settle_jobs(session, [job], now)", "pass", "a submission is as far as its jobs"
     ),
     "who holds a job for ever keeps it": Mutant(
-        held.reclaim, "job.lease_until is None or job.lease_until < now", "False", "everything comes to its end"
+        held.take_back, "job.lease_until is None or job.lease_until < now", "False", "everything comes to its end"
+    ),
+    "what is given up has no answer": Mutant(
+        held._end_attempt, "answer_infra(session, attempt,", "(lambda *_: None)(", "is answered or on its way"
     ),
     "a plan under an old fence counts": Mutant(
         resolving._held, "now.fence != task.fence", "False", "an old fence writes nothing"

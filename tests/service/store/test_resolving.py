@@ -16,7 +16,7 @@ from service.claims import AGE_S, LEASE_S
 from service.matrix import plan
 from service.models import CheckoutPart, Submission
 from service.store.checkouts import PART_BYTES
-from service.store.resolving import AGAIN_S, MAX_CLAIMS, MAX_TRIES, Resolving
+from service.store.resolving import AGAIN_S, MAX_LOST, MAX_TRIES, Resolving
 from tests.support.stored import World, at, case, checkout, runtime
 
 ONE = checkout("deepspeed==1")
@@ -109,6 +109,21 @@ def test_an_unreachable_network_is_tried_again_later_and_not_for_ever(world: Wor
     with world.db.session() as session:
         assert not store.give_back_resolution(session, taken(world, now), "no network", at(now))
     assert (world.view(asked).state, world.view(asked).note) == ("failed", "no network")
+
+
+def test_restarts_of_its_fetchers_use_up_no_try(world: World) -> None:
+    asked, now = ask(world), 0.0
+    for _ in range(2 * MAX_LOST):
+        with world.db.session() as session:
+            store.release_resolution(session, taken(world, now))
+    for _ in range(MAX_TRIES):  # gone without a word: a lease has to run out
+        taken(world, now)
+        now += LEASE_S + 1
+    with world.db.session() as session:
+        assert store.give_back_resolution(session, taken(world, now), "no network", at(now)), "the first that ended"
+    assert take(world, now + AGAIN_S - 1) is None
+    assert taken(world, now + AGAIN_S).fence == 2 * MAX_LOST + MAX_TRIES + 2
+    assert world.view(asked).state == "resolving"
 
 
 def test_a_cancelled_submission_is_fetched_for_by_nobody(world: World) -> None:
@@ -205,15 +220,15 @@ def test_what_ends_its_fetchers_is_given_up(world: World) -> None:
     with world.db.session() as session:
         number = store.open_submission(session, **asked, now=at(0)).id
         other = store.open_submission(session, **asked, now=at(0)).id
-    for claims in range(MAX_CLAIMS):
+    for claims in range(MAX_LOST):
         with world.db.session() as session:
             task = store.claim_resolution(session, at(claims * (LEASE_S + 1)))
         assert task is not None and task.submission == number
     with world.db.session() as session:
-        task = store.claim_resolution(session, at(MAX_CLAIMS * (LEASE_S + 1)))
+        task = store.claim_resolution(session, at(MAX_LOST * (LEASE_S + 1)))
     assert task is not None and task.submission == other
     view = world.view(number)
-    assert (view.state, view.note) == ("failed", f"given up: whoever fetched for it was gone {MAX_CLAIMS} times")
+    assert (view.state, view.note) == ("failed", f"given up: whoever fetched for it was gone {MAX_LOST} times")
 
 
 @pytest.mark.parametrize(("waited", "first"), [(AGE_S * 2 - 2, "urgent"), (AGE_S * 2 + 2, "patient")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +35,12 @@ def there(api: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:  # noqa: 
         yield api
 
 
+def there_is(out: str) -> str:
+    """The address at which everything is kept."""
+    (address,) = re.findall(r"kept in (http://\S+)", out)
+    return str(address)
+
+
 def fetch_one(api: Api) -> None:  # noqa: F811
     """Take on the next submission that comes in."""
     while not Fetcher(api.settings, api.world.db, api.broker).one():
@@ -44,6 +51,19 @@ def test_submit_says_its_number_and_cancel_takes_it(gradmatrix: Gradmatrix, ther
     assert gradmatrix("submit", "deepspeed==0.18.3", *ONE) == (0, "submission s1: resolving\n", "")
     assert there.world.view(1).request["wanted"]["cases"] == ["dim0[dtype=float32,loss=square]"]
     assert gradmatrix("cancel", "s1") == (0, "submission s1: cancelled\n", "")
+
+
+def test_what_is_over_is_not_cancelled_and_says_so(
+    gradmatrix: Gradmatrix, there: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    there.world.submit(["a"])
+    there.world.run()
+    with caplog.at_level("INFO", "service.api.submissions"):
+        told = "submission s1 is done already: there was nothing to cancel\n"
+        assert gradmatrix("cancel", "s1") == (0, told, "")
+    assert [record.getMessage() for record in caplog.records if record.name == "service.api.submissions"] == [
+        "not cancelled, as the submit one would have it: it is done already"
+    ]
 
 
 def test_what_is_held_goes_on_once_an_admin_approves_it(
@@ -66,7 +86,8 @@ def test_wait_follows_it_and_exits_as_run_does(
 
     def work() -> None:
         fetch_one(there)
-        there.world.run(verdict)
+        for seconds in (0.0, 120.0, 240.0):  # what the machine failed at is tried three times
+            there.world.run(verdict, seconds)
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -76,6 +97,8 @@ def test_wait_follows_it_and_exits_as_run_does(
     assert done == status, err
     assert "s1: done, 1 of 1 cell" in err
     assert f"deepspeed@{sha[:12]}" in out
+    assert f"in full: {there_is(out)}/api/v1/cells/" in out
+    assert "gradmatrix show" not in out, "that reads this machine's own store"
     (cell,) = json.loads(report.read_text())
     assert cell["verdict"] == verdict
     assert "<testsuites" in (tmp_path / "x").read_text()
@@ -106,7 +129,7 @@ def test_a_cell_once_more(gradmatrix: Gradmatrix, there: Api) -> None:
         (("submit", "deepspeed==0.18.3", "--torch", "9"), "torch 9 is not in the catalogue"),
         (("submit", "deepspeed==0.18.3", "--torch", "2.11.0", "--world-size", "two"), "a world size is a number"),
         (("submit", "deepspeed==0.18.3", *ONE, "--json", "x"), "they need --wait"),
-        (("submit", "deepspeed==0.18.3", *ONE, "--suite", "all"), "suite: Input should be 'default' or 'full'"),
+        (("submit", "deepspeed==0.18.3", *ONE, "--suite", "all"), "suite: is to be 'default' or 'full', not 'all'"),
         (("submit", "deepspeed==0.18.3", *ONE, "--priority", "99"), "needs scope admin"),
         (("cancel", "s3"), "there is no submission 3"),
         (("cancel", "3"), "'3' is no submission: those are s1, s2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from service.verdicts import Verdict
 from tests.support.stored import World, blob, host
 from tests.workers.cli.conftest import Gradmatrix
 from workers.choose import choose
+from workers.serving import alone, served_at
 
 
 def test_a_token_is_shown_once_listed_without_its_secret_and_revoked(gradmatrix: Gradmatrix, home: Path) -> None:
@@ -71,6 +73,16 @@ def test_an_address_that_is_none_is_refused(
     assert "HOST:PORT" in err
 
 
+def test_a_second_service_over_one_home_says_where_the_first_is(gradmatrix: Gradmatrix, home: Path) -> None:
+    with alone(home, "http://127.0.0.1:8470"):
+        status, out, err = gradmatrix("serve", "--listen", "127.0.0.1:0")
+    assert (status, out) == (2, "")
+    assert f"http://127.0.0.1:8470, process {os.getpid()}" in err
+    assert "GRADMATRIX_HOME" in err
+    with alone(home, "http://127.0.0.1:8471"):
+        assert served_at(home).startswith("http://127.0.0.1:8471, ")
+
+
 def test_a_port_that_is_taken_is_named(gradmatrix: Gradmatrix) -> None:
     from workers.serving import bound
 
@@ -118,7 +130,11 @@ def test_a_part_says_whether_it_works(gradmatrix: Gradmatrix, home: Path, monkey
             store.claim(session, host(name=here), choose, now)
         assert gradmatrix("healthy", "worker")[0] == status
     database.dispose()
-    assert gradmatrix("healthy", "beat") == (0, "beat: works\n", "")
+    status, _, said = gradmatrix("healthy", "beat")
+    assert status == 2 and said.startswith("beat: gradmatrix serve is its own reconciler, and none runs over ")
+    with alone(home, "http://127.0.0.1:8470"):
+        assert gradmatrix("healthy", "beat") == (0, "beat: works\n", "")
+    assert gradmatrix("healthy", "beat")[0] == 2, "the lock went with it"
     monkeypatch.setenv("GRADMATRIX_LISTEN", "127.0.0.1:1")
     status, _, said = gradmatrix("healthy", "api")
     assert status == 2 and said.startswith("api: http://127.0.0.1:1 does not answer: ")
