@@ -25,7 +25,7 @@ from service.catalog import RuntimeSpec
 from service.catalog import load as load_catalog
 from service.checkouts import ensure_checkout
 from service.claims import BEAT_S, KILL_S, Choice, Choose, HostView, LeaseView, QueuedJob
-from service.config import Settings
+from service.config import ConfigError, Settings
 from service.db import Database
 from service.logs import bound
 from service.policy import Policy, load_policy
@@ -38,6 +38,7 @@ from workers.runtimes import Executor
 from workers.scratch import sweep_scratch
 
 TICK_S = 0.2
+CONTAINED = "docker"
 log = logging.getLogger(__name__)
 
 
@@ -63,8 +64,12 @@ class Loop:
 
         One that is ``lasting`` outlives a database that is away and a runtime that cannot be built: the job is given
         back, and says why when it is given up. ``models`` are what the host's devices are, and ``monitor`` knows how
-        they are.
+        they are. Raises ConfigError where jobs are to be contained and ``executor`` contains nothing.
         """
+        if settings.executor == CONTAINED and executor.trusted_only:
+            raise ConfigError(
+                f'jobs do not run in containers yet: executor = "{CONTAINED}" is for `gradmatrix runtimes` only'
+            )
         self._lasting = lasting
         self._settings, self._database = settings, database
         self._host = dataclasses.replace(host, trusted_only=executor.trusted_only)

@@ -14,7 +14,7 @@ import pytest
 
 from service.broker import LocalBroker
 from service.claims import WEBHOOK
-from service.config import Settings
+from service.config import ConfigError, Settings
 from tests.support.stored import World, host, open_world
 from workers.loop import Loop
 from workers.runtimes import Executor
@@ -71,3 +71,12 @@ def test_folders_that_killed_workers_left_are_removed_and_those_in_use_are_not(t
     os.utime(old, (long_ago, long_ago))
     assert sweep_scratch(settings) == 1
     assert not old.exists() and (young / "cache").is_dir()
+
+
+def test_who_asks_for_containers_gets_nothing_less(world: World, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, executor="docker")
+    with pytest.raises(ConfigError, match="jobs do not run in containers yet"):
+        Loop(
+            settings, world.db, host=host(), executor=VenvExecutor(settings), broker=LocalBroker(),
+            listener=lambda event: None,
+        )  # fmt: skip
