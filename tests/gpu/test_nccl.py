@@ -58,7 +58,7 @@ def test_a_known_fault_and_no_other_is_found_over_nccl(gpus: int, world_size: in
     out = tmp_path / "cells.json"
     words = ["run", "torch", "deepspeed==0.18.3", "--torch", "2.11.0", "--transport", "nccl", "--json", str(out)]
     cases = [word for glob in CASES for word in ("--case", glob)]
-    command = [Path(sys.executable).with_name("gradmatrix"), *words, "--world-size", str(world_size), *cases]
+    command = [str(Path(sys.executable).with_name("gradmatrix")), *words, "--world-size", str(world_size), *cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     cells = json.loads(out.read_text())
