@@ -43,7 +43,7 @@ ENVIRONMENT = (
     # A loop that holds the interpreter lock stops the watchdog too: its own monitor must not be faster than we are.
     Variable("TORCH_NCCL_ENABLE_MONITORING", "1"),
     Variable("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "{wait}"),
-    # The flight recorder: asked for at a deadline, see Recorder. It writes no file of its own.
+    # The flight recorder: asked for at a deadline, see record_flight. It writes no file of its own.
     Variable("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", before=(2, 8)),
     Variable("TORCH_FR_BUFFER_SIZE", "2000", since=(2, 8)),
     Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", "0"),

@@ -19,6 +19,7 @@ from service.errors import UsageError
 from service.words import human_bytes, inert, plural
 from workers.cli.console import OK, console, table
 from workers.cli.progress import Watcher
+from workers.cli.runtimes import stated
 from workers.runtimes import RuntimeBuildError
 from workers.runtimes.docker import stock
 from workers.runtimes.docker.engine import connect
@@ -70,12 +71,7 @@ def _listing(specs: Sequence[RuntimeSpec], made: Sequence[Made]) -> dict[str, ob
     return {
         "runtimes": [
             {
-                "name": spec.name,
-                "torch": spec.torch,
-                "variant": spec.variant,
-                "channel": spec.channel,
-                "locked": spec.locked,
-                "digest": spec.digest,
+                **stated(spec),
                 "built": spec.locked and spec.digest in here,
                 "image": _facts(here[spec.digest]) if spec.locked and spec.digest in here else None,
             }

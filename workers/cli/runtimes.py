@@ -59,16 +59,23 @@ def _state(spec: RuntimeSpec, item: Built | None) -> tuple[str, str]:
     return "built" if item.complete else "unfinished", human_bytes(item.bytes)
 
 
+def stated(spec: RuntimeSpec) -> dict[str, object]:
+    """What a listing says of a runtime, whether it is built or not."""
+    return {
+        "name": spec.name,
+        "torch": spec.torch,
+        "variant": spec.variant,
+        "channel": spec.channel,
+        "locked": spec.locked,
+        "digest": spec.digest,
+    }
+
+
 def _listing(specs: Sequence[RuntimeSpec], built: dict[str, Built], cache: int) -> dict[str, object]:
     return {
         "runtimes": [
             {
-                "name": spec.name,
-                "torch": spec.torch,
-                "variant": spec.variant,
-                "channel": spec.channel,
-                "locked": spec.locked,
-                "digest": spec.digest,
+                **stated(spec),
                 "built": key(spec) in built and built[key(spec)].complete,
                 "bytes": built[key(spec)].bytes if key(spec) in built else 0,
             }
